@@ -1,0 +1,1 @@
+"""Checkpoints read without trust and written whole: layouts, readers, the writer, conversion."""

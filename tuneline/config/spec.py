@@ -1,0 +1,156 @@
+"""RunSpec: every parameter of a run and every rule between them.
+
+One validator for compile.py, the CLI, preflight and the tests. `RunSpec.build` collects every fault and raises once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tuneline.config import rules
+from tuneline.core.errors import SpecError
+from tuneline.core.names import canonical_json
+
+Text = Annotated[str, Field(max_length=1000)]
+
+
+def _field(default: Any, meaning: str, unit: str = "", **limits: Any) -> Any:
+    return Field(default, description=meaning, json_schema_extra={"unit": unit}, **limits)
+
+
+class RunSpec(BaseModel):
+    """The parameters of one run: flat scalars; '' means not given."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=False, protected_namespaces=())
+
+    infra_platform: Literal["local"] = _field("local", "Where the run happens.")
+    gpu_workers: int = _field(2, "Training processes, one GPU each where there are GPUs.", "processes", ge=1, le=64)
+    gpu_ready_minutes: float = _field(5.0, "How long the Ray cluster may take to be ready.", "minutes", gt=0, le=240)
+
+    model_id: Text = _field("tiny-qwen2", "Base model: tiny-qwen2 (made here), an absolute folder, or a Hugging Face id.")
+    model_revision: Text = _field("", "Revision of a Hugging Face model; '' takes its main branch and records the commit.")
+    model_seed: int = _field(0, "Seed of the weights and warm start of a model that is made here.", ge=0, le=2**31 - 1)
+
+    data_id: Text = _field("arithmetic", "Data set: arithmetic (made here), an absolute folder, or a Hugging Face id.")
+    data_revision: Text = _field("", "Revision of a Hugging Face data set; '' takes its main branch and records the commit.")
+    data_adapter: Literal["verl", "gsm8k"] = _field(
+        "verl", "How rows become prompts: verl (verl's parquet schema as it is) or gsm8k (question, answer)."
+    )
+    data_seed: int = _field(0, "Seed of a data set that is made here: which prompts are held out.", ge=0, le=2**31 - 1)
+
+    train_engine: Literal["trl"] = _field("trl", "What trains.")
+    train_steps: int = _field(100, "Optimizer steps.", "steps", ge=1, le=1_000_000)
+    train_save_every: int = _field(50, "Steps between checkpoints; the last step is always saved.", "steps", ge=1, le=1_000_000)
+    train_learning_rate: float = _field(1e-6, "Peak learning rate of AdamW.", "", gt=0, le=1)
+    train_batch_size: int = _field(128, "Completions per step over all workers.", "completions", ge=2, le=1_048_576)
+    train_group_size: int = _field(16, "Completions per prompt: the group whose mean is the baseline.", "completions", ge=2, le=1024)
+    train_prompt_tokens: int = _field(512, "Longest prompt; a longer one is refused when staging.", "tokens", ge=1, le=1_048_576)
+    train_response_tokens: int = _field(512, "Longest completion.", "tokens", ge=1, le=1_048_576)
+    train_temperature: float = _field(1.0, "Sampling temperature of the rollouts.", "", gt=0, le=10)
+    train_kl_coef: float = _field(0.0, "Weight of the KL term against the base model; 0 trains without a reference.", "", ge=0, le=10)
+    train_reward: Text = _field("gsm8k", "Reward: gsm8k (number after ####), exact (whole answer), or module:function from train_code_uri.")
+    train_code_uri: Text = _field("", "Absolute folder with user code, put on the path of every worker; '' for none.")
+    train_seed: int = _field(0, "Seed of sampling and data order.", ge=0, le=2**31 - 1)
+    train_attempts: int = _field(3, "Attempts of the training job before the run fails.", "attempts", ge=1, le=20)
+    train_stall_minutes: float = _field(15.0, "Longest time without a new step before the job is stopped.", "minutes", gt=0, le=1440)
+    train_deadline_hours: float = _field(120.0, "Longest time for training, all attempts together.", "hours", gt=0, le=160)
+    train_force: bool = _field(False, "Train again even where a complete checkpoint of the same training exists.")
+
+    output_root: Text = _field("", "Absolute folder that holds models, data, checkpoints and runs; `tuneline run` fills it in.")
+    output_model_name: Text = _field("tuneline-model", "Name under which the model is registered.")
+    output_shard_mb: int = _field(5000, "Largest safetensors shard.", "MB", ge=1, le=50_000)
+    output_min_score: float = _field(0.0, "Lowest validation score that lets a model be registered.", "score", ge=0, le=1)
+    output_min_gain: float = _field(0.0, "Lowest gain over the base model's validation score that lets it be registered.", "score", ge=-1, le=1)
+
+    ops_cleanup_policy: Literal["gpus", "none"] = _field("gpus", "What the exit task removes: gpus (Ray cluster and GPUs) or none.")
+    ops_rerun_token: Text = _field("", "Any new text makes cached tasks run again.")
+
+    @classmethod
+    def build(cls, parameters: Mapping[str, Any]) -> RunSpec:
+        """The spec of these parameters; those not named take their defaults.
+
+        Raises:
+            SpecError: With every fault at once: unknown names, types, ranges, choices, and rules between parameters.
+        """
+        faults = [_unknown(name) for name in parameters if name not in cls.model_fields]
+        known = {name: value for name, value in parameters.items() if name in cls.model_fields}
+        faulty: set[str] = set()
+        try:
+            spec = cls(**known)
+        except ValidationError as error:
+            for item in error.errors():
+                name = str(item["loc"][0])
+                faulty.add(name)
+                faults.append(f"{name}={known[name]!r}: {_wanted(name, item['msg'])}")
+            spec = cls.model_construct(**{name: value for name, value in known.items() if name not in faulty})
+        faults += [fault for names, fault in rules.check(spec) if not faulty.intersection(names)]
+        if faults:
+            raise SpecError(faults)
+        return spec
+
+    @classmethod
+    def from_json(cls, text: str) -> RunSpec:
+        """The spec in `to_json`'s text, validated again."""
+        import json
+
+        return cls.build(json.loads(text))
+
+    def to_json(self) -> str:
+        """Every parameter, as canonical JSON."""
+        return canonical_json(self.model_dump())
+
+    def subset(self, *prefixes: str) -> dict[str, Any]:
+        """The parameters whose names start with one of `prefixes`."""
+        return {name: value for name, value in self.model_dump().items() if name.startswith(prefixes)}
+
+
+def describe(name: str) -> str:
+    """One parameter's type, unit and range or choices, for a person."""
+    info = RunSpec.model_fields[name]
+    if get_origin(info.annotation) is Literal:
+        return "one of " + ", ".join(map(str, get_args(info.annotation)))
+    extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
+    limits = [
+        f"{sign} {getattr(item, attribute)}"
+        for item in info.metadata
+        for attribute, sign in (("ge", ">="), ("gt", ">"), ("le", "<="), ("lt", "<"), ("max_length", "at most"))
+        if getattr(item, attribute, None) is not None
+    ]
+    kind = {"int": "whole number", "float": "number", "bool": "true or false", "str": "text"}[_type_name(name)]
+    if kind == "text":
+        limits = [f"{limit} characters" for limit in limits]
+    return " ".join(filter(None, [kind, f"of {extra['unit']}" if extra.get("unit") else "", ", ".join(limits)]))
+
+
+def _type_name(name: str) -> str:
+    annotation = RunSpec.model_fields[name].annotation
+    return "str" if get_origin(annotation) is Literal else getattr(annotation, "__name__", "str")
+
+
+def parameter_type(name: str) -> str:
+    """`int`, `float`, `bool` or `str`."""
+    return _type_name(name)
+
+
+def _wanted(name: str, message: str) -> str:
+    return f"must be {describe(name)}" if name in RunSpec.model_fields else message
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name, RunSpec.model_fields, n=1, cutoff=0.5) or _by_suffix(name, RunSpec.model_fields)
+    hint = f"did you mean {near[0]}?" if near else "`tuneline params` lists every parameter"
+    return f"{name}: no such parameter; {hint}"
+
+
+def _by_suffix(name: str, names: Iterable[str]) -> list[str]:
+    return [known for known in names if known.split("_", 1)[1] == name]
+
+
+def is_folder(text: str) -> bool:
+    """Whether a model or data id names a folder of this computer."""
+    return os.path.isabs(text)

@@ -1,0 +1,73 @@
+"""The layout of a store: the same in a folder and in a bucket. Nobody else joins these paths.
+
+    models/<name@revision>                 staged base models
+    datasets/<digest>                      staged data sets
+    code/<digest>                          staged user code
+    checkpoints/<training_key>/<attempt>   what a training attempt writes
+    hf/<content digest>                    converted Hugging Face models
+    runs/<run_id>/{errors,metrics,logs}    what a run tells of itself
+    leases/                                who holds what
+    lineage/lineage.sqlite                 the local lineage store
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+#: Top-level folders that cleanup never deletes.
+KEPT = ("models", "datasets", "code", "checkpoints", "hf")
+
+
+def safe_name(text: str) -> str:
+    """`text` as one path segment: `/` and everything unusual become `--` and `_`."""
+    return re.sub(r"[^A-Za-z0-9._@=-]", "_", text.replace("/", "--")).strip(".") or "_"
+
+
+@dataclass(frozen=True)
+class Store:
+    """Paths below one root, an absolute folder or `gs://bucket[/prefix]`, without a trailing slash."""
+
+    root: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "root", self.root.rstrip("/"))
+
+    def _join(self, *parts: str) -> str:
+        return "/".join((self.root, *parts))
+
+    def model(self, name: str, revision: str) -> str:
+        return self._join("models", safe_name(f"{name}@{revision}"))
+
+    def dataset(self, digest: str) -> str:
+        return self._join("datasets", digest)
+
+    def code(self, digest: str) -> str:
+        return self._join("code", digest)
+
+    def checkpoints(self, training_key: str) -> str:
+        return self._join("checkpoints", training_key)
+
+    def attempt(self, training_key: str, attempt: str) -> str:
+        return self._join("checkpoints", training_key, attempt)
+
+    def hf(self, digest: str) -> str:
+        return self._join("hf", digest)
+
+    def run(self, run_id: str) -> str:
+        return self._join("runs", run_id)
+
+    def run_errors(self, run_id: str) -> str:
+        return self._join("runs", run_id, "errors")
+
+    def run_metrics(self, run_id: str) -> str:
+        return self._join("runs", run_id, "metrics")
+
+    def run_logs(self, run_id: str) -> str:
+        return self._join("runs", run_id, "logs")
+
+    def leases(self) -> str:
+        return self._join("leases")
+
+    def lineage_db(self) -> str:
+        return self._join("lineage", "lineage.sqlite")

@@ -1,0 +1,1 @@
+"""What every layer stands on: errors, time, files, names, log. Imports nothing of ours."""

@@ -1,0 +1,94 @@
+"""Files that are whole or absent: atomic writes, create-only files, folders published by one rename."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+def fsync_dir(path: Path) -> None:
+    """Make renames inside `path` durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+
+
+def _write_synced(path: Path, data: bytes) -> None:
+    with open(path, "wb") as handle:
+        handle.write(data)
+        handle.flush()
+        os.fsync(handle.fileno())
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write `data` to `path` so that a reader sees the old bytes or the new ones, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = _temporary(path)
+    try:
+        _write_synced(temporary, data)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """`write_atomic` of indented JSON with sorted keys and a final newline."""
+    write_atomic(path, (json.dumps(value, indent=2, sort_keys=True) + "\n").encode())
+
+
+def create_only(path: Path, data: bytes) -> bool:
+    """Create `path` with `data` unless it exists; whole from its first instant.
+
+    Returns:
+        True if this call created it, False if it was there already.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = _temporary(path)
+    try:
+        _write_synced(temporary, data)
+        os.link(temporary, path)
+        return True
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_json(path: Path) -> Any:
+    """The value in a JSON file."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+@contextlib.contextmanager
+def publish_dir(final: Path) -> Iterator[Path]:
+    """A fresh folder beside `final` that becomes `final` by one rename when the block ends without an error.
+
+    If `final` exists by then (another writer was first), the fresh folder is dropped: content-addressed
+    folders are equal whoever wrote them. On an error nothing is left under either name.
+    """
+    final.parent.mkdir(parents=True, exist_ok=True)
+    temporary = _temporary(final)
+    temporary.mkdir()
+    try:
+        yield temporary
+        fsync_dir(temporary)
+        try:
+            os.rename(temporary, final)
+        except OSError:
+            if not final.is_dir():
+                raise
+        fsync_dir(final.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""What trains: RunSpec to a job, its metrics and its checkpoints."""

@@ -1,0 +1,1 @@
+"""Ray heads and the jobs on them."""

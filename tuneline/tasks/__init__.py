@@ -1,0 +1,1 @@
+"""One module per component, of the same name: the flow of the task."""
