@@ -14,8 +14,10 @@ from typing import TypeVar
 
 from tuneline.core.errors import LineageError
 
-#: The name of the sidecar: excluded from the digest that it holds.
+#: The sidecar of a digested folder: excluded from the digest that it holds.
 SIDECAR = "lineage.json"
+#: The sidecar of a folder that was only checked quickly; once the folder is digested, a file like any other.
+QUICK_SIDECAR = "lineage.quick.json"
 
 _CHUNK = 1 << 20
 _Row = TypeVar("_Row")
@@ -111,7 +113,7 @@ def digest_folder(folder: Path, exclude: Iterable[str] = (SIDECAR,)) -> tuple[Fi
 
 
 def quick_files(folder: Path, paths: Iterable[str] | None = None) -> tuple[QuickFile, ...]:
-    """Size and crc32c of the files at `paths` below `folder`, in that order; of every file but the sidecar where not given.
+    """Size and crc32c of the files at `paths` below `folder`, in that order; of every file but the sidecars where not given.
 
     Raises:
         LineageError: As `digest_folder`.
@@ -121,7 +123,7 @@ def quick_files(folder: Path, paths: Iterable[str] | None = None) -> tuple[Quick
         crc32c, size = _read(folder / path, _crc32c)
         return QuickFile(path, size, crc32c)
 
-    return _each(list_files(folder) if paths is None else paths, quick)
+    return _each(list_files(folder, (SIDECAR, QUICK_SIDECAR)) if paths is None else paths, quick)
 
 
 def digest_files(folder: Path, paths: Iterable[str]) -> tuple[FileDigest, ...]:

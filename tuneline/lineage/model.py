@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, Literal, Protocol, get_args
 
 from tuneline.core.errors import LineageError
@@ -134,11 +135,30 @@ class Graph:
     executions: Mapping[str, Execution] = field(default_factory=dict)
     events: tuple[Event, ...] = ()
 
+    @cached_property
+    def _by_execution(self) -> Mapping[tuple[str, str], list[Event]]:
+        found: dict[tuple[str, str], list[Event]] = {}
+        for event in self.events:
+            found.setdefault((event.execution, event.direction), []).append(event)
+        return found
+
+    @cached_property
+    def _by_artifact(self) -> Mapping[tuple[str, str], list[Event]]:
+        found: dict[tuple[str, str], list[Event]] = {}
+        for event in self.events:
+            found.setdefault((event.artifact, event.direction), []).append(event)
+        return found
+
     def producers(self, artifact: str) -> list[Execution]:
-        """The executions that wrote an artifact: last attempt first, those that were CACHED after all others."""
-        found = {e.execution for e in self.events if e.artifact == artifact and e.direction == "output"}
+        """The executions that wrote an artifact: the last that is COMPLETE first, those that were CACHED after all others."""
+        found = {event.execution for event in self._by_artifact.get((artifact, "output"), ())}
         known = [self.executions[key] for key in found if key in self.executions]
         return sorted(known, key=lambda item: (item.state is State.CACHED, item.state is not State.COMPLETE, -item.started, item.id))
+
+    def consumers(self, artifact: str) -> list[Execution]:
+        """The executions that read an artifact."""
+        found = {event.execution for event in self._by_artifact.get((artifact, "input"), ())}
+        return [self.executions[key] for key in sorted(found) if key in self.executions]
 
     def inputs(self, execution: str) -> list[Artifact]:
         """What an execution read, by name of the input."""
@@ -149,11 +169,8 @@ class Graph:
         return self._ends(execution, "output")
 
     def _ends(self, execution: str, direction: Direction) -> list[Artifact]:
-        found = sorted((e.name, e.artifact) for e in self.events if e.execution == execution and e.direction == direction)
-        return [self.artifacts[key] for _, key in found if key in self.artifacts]
-
-    def of_kind(self, kind: str) -> list[Artifact]:
-        return [item for item in self.artifacts.values() if item.kind == kind]
+        found = sorted(self._by_execution.get((execution, direction), ()), key=lambda event: (event.name, event.artifact))
+        return [self.artifacts[event.artifact] for event in found if event.artifact in self.artifacts]
 
 
 class LineageStore(Protocol):

@@ -2,9 +2,9 @@
 
 with start_task(store, run_id=run, task="convert", parameters=spec.subset("output_")) as record:
     record.input("checkpoint", uri, kind="checkpoint", digest=digest)
-    statement = record.statement(kind="hf", uri=final, files=digest_folder(folder), dependencies=..., details={"step": "100"})
-    sidecar.write(folder, statement)
-    record.output("model", final, kind="hf", digest=statement.digest, metadata=statement.metadata(image=image, code=code))
+    statement = record.statement(kind="hf", uri=final, files=digest_folder(folder), dependencies=[...], details={"step": "100"})
+    standing = sidecar.write(folder, statement)
+    record.output("model", final, kind="hf", digest=standing.digest, metadata=standing.metadata(image=image, code=code))
 """
 
 from __future__ import annotations
