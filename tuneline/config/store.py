@@ -1,13 +1,13 @@
 """The layout of a store: the same in a folder and in a bucket. Nobody else joins these paths.
 
-    models/<name@revision>                 staged base models
-    datasets/<digest>                      staged data sets
-    code/<digest>                          staged user code
-    checkpoints/<training_key>/<attempt>   what a training attempt writes
-    hf/<content digest>                    converted Hugging Face models
-    runs/<run_id>/{errors,metrics,logs}    what a run tells of itself
-    leases/                                who holds what
-    lineage/lineage.sqlite                 the local lineage store
+models/<name@revision>                 staged base models
+datasets/<digest>                      staged data sets
+code/<digest>                          staged user code
+checkpoints/<training_key>/<attempt>   what a training attempt writes
+hf/<content digest>                    converted Hugging Face models
+runs/<run_id>/{errors,metrics,logs}    what a run tells of itself
+leases/                                who holds what
+lineage/lineage.sqlite                 the local lineage store
 """
 
 from __future__ import annotations
