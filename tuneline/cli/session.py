@@ -30,7 +30,7 @@ class Session:
     """One `tuneline run`.
 
     Attributes:
-        folder: `{root}/sessions/<id>`: events.jsonl, run.log, run_id, kfp's own outputs.
+        folder: `{root}/sessions/<id>`: pid of `tuneline run`, events.jsonl, run.log, run_id, kfp's own outputs.
         temporary: A short path for TMPDIR: sockets below it must stay under 108 characters.
     """
 
@@ -43,6 +43,7 @@ class Session:
         identity = time.strftime("%Y%m%d-%H%M%S-", time.gmtime(SYSTEM.now())) + secrets.token_hex(4)
         folder = root / "sessions" / identity
         folder.mkdir(parents=True)
+        (folder / "pid").write_text(str(os.getpid()))
         base = tempfile.gettempdir() if len(tempfile.gettempdir()) < 20 else "/tmp"
         return cls(identity, folder, Path(tempfile.mkdtemp(prefix="tl-s-", dir=base)))
 
