@@ -51,11 +51,23 @@ class Store:
     def attempt(self, training_key: str, attempt: str) -> str:
         return self._join("checkpoints", training_key, attempt)
 
+    def writer(self, training_key: str) -> str:
+        """The lock that allows one run at a time to train this key."""
+        return self._join("checkpoints", training_key, "writer.json")
+
     def hf(self, digest: str) -> str:
         return self._join("hf", digest)
 
     def run(self, run_id: str) -> str:
         return self._join("runs", run_id)
+
+    def raycluster(self, run_id: str) -> str:
+        """The record of the run's Ray cluster."""
+        return self._join("runs", run_id, "raycluster.json")
+
+    def training_budget(self, run_id: str) -> str:
+        """When the run's training began and with which attempt."""
+        return self._join("runs", run_id, "training.json")
 
     def run_errors(self, run_id: str) -> str:
         return self._join("runs", run_id, "errors")
