@@ -114,6 +114,3 @@ def path_in(output: str, label: str) -> Path:
     """The path that a run printed behind a label."""
     line = next(line for line in output.splitlines() if line.startswith(label))
     return Path(line.removeprefix(label).strip().split(" (")[0])
-
-
-

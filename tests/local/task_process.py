@@ -29,7 +29,7 @@ def run(call: dict[str, Any]) -> Any:
     if call["task"] == "train":
         inputs = TrainingInputs(job_name="", attempt_dir="", **call["inputs"])
         return asdict(train.train(spec, store, run_id, key, engine, inputs))
-    return release_gpus.release(spec, store, run_id)
+    return release_gpus.release(store, run_id)
 
 
 if __name__ == "__main__":

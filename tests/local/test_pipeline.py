@@ -60,22 +60,29 @@ def test_the_model_is_the_trainers_last_weights_bit_for_bit_and_generates(first:
     folder = path_in(first, "model")
     statement = json.loads((folder / "lineage.json").read_text())
     source = next(
-        Path(item["uri"])
-        for item in statement["predicate"]["buildDefinition"]["resolvedDependencies"]
-        if item["name"] == "checkpoint"
+        Path(item["uri"]) for item in statement["predicate"]["buildDefinition"]["resolvedDependencies"] if item["name"] == "checkpoint"
     )
     whole = store.parent / "whole.pt"
     dcp_to_torch_save(source / "weights", whole)
     trained: dict[str, Any] = torch.load(whole, weights_only=True)
     model = AutoModelForCausalLM.from_pretrained(folder)
     loaded = model.state_dict()
-    trained = {name.removeprefix("model.", ) if name not in loaded else name: value for name, value in trained.items()}
+    trained = {
+        name.removeprefix(
+            "model.",
+        )
+        if name not in loaded
+        else name: value
+        for name, value in trained.items()
+    }
     assert set(trained) >= set(loaded) - {"lm_head.weight"}
     for name, value in loaded.items():
         if name in trained:
             assert torch.equal(value, trained[name]), name
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    prompt = tokenizer.apply_chat_template([{"role": "user", "content": "3 + 4 ="}], add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    prompt = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "3 + 4 ="}], add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
     output = model.generate(**prompt, max_new_tokens=4, do_sample=False)
     assert output.shape[1] > prompt["input_ids"].shape[1]
 

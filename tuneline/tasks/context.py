@@ -85,21 +85,16 @@ class Task:
         producer = artifact.metadata.get("lineage_task", "")
         if self.run_id and producer and self.lineage.execution(lineage.execution_id(self.run_id, producer, 1)) is None:
             record_cached(self.lineage, run_id=self.run_id, task=producer, outputs={name: artifact})
-            log.event("task", task=producer, state="cached", notes={"uri": artifact.uri, "made by run": artifact.metadata.get("lineage_run", "")})
+            log.event(
+                "task", task=producer, state="cached", notes={"uri": artifact.uri, "made by run": artifact.metadata.get("lineage_run", "")}
+            )
 
-    def emit(self, name: str, artifact: Artifact, uri: str, *, kind: str, digest: str, **keys: str) -> None:
-        """Fill an output artifact and record it. `keys` are further `lineage_*` keys, without their prefix."""
+    def emit(self, name: str, artifact: Artifact, uri: str, *, kind: str, digest: str, **keys: Any) -> None:
+        """Fill an output artifact and record it. `keys` are further keys of `lineage_metadata`, or other values for its own."""
         execution = self.record.execution
-        metadata = lineage_metadata(
-            kind=kind,
-            digest=digest,
-            run_id=self.run_id,
-            task=self.name,
-            attempt=execution.attempt,
-            parameters=execution.parameters,
-            manifest=f"{uri}/{SIDECAR}" if digest else "",
-            **keys,
-        )
+        known = {"run_id": self.run_id, "task": self.name, "attempt": execution.attempt, "parameters": execution.parameters}
+        manifest = f"{uri}/{SIDECAR}" if digest else ""
+        metadata = lineage_metadata(kind=kind, digest=digest, manifest=manifest, **{**known, **keys})
         artifact.uri = uri
         artifact.metadata.update(metadata)
         self.record.output(name, uri, kind=kind, digest=digest, metadata=metadata)

@@ -7,11 +7,25 @@ from tuneline.config.store import Store
 from tuneline.core.clock import SYSTEM, Clock
 from tuneline.core.log import get_logger
 from tuneline.engines.base import Engine
+from tuneline.engines.registry import get_engine
 from tuneline.rayjobs.attempts import final_checkpoint
 from tuneline.rayjobs.base import RayCluster
 from tuneline.rayjobs.local import LocalCluster
+from tuneline.tasks import training
+from tuneline.tasks.context import Artifact, running_spec
 
 _log = get_logger("launch_raycluster")
+
+
+def run(spec_json: str, job_name: str, model: Artifact, dataset: Artifact, code: Artifact) -> str:
+    """Prove the staged inputs, then bring up Ray where this training needs it. Returns the training key."""
+    with running_spec("launch_raycluster", spec_json, job_name) as (task, spec):
+        staged, engine = training.take_staged(task, model, dataset, code), get_engine(spec.train_engine)
+        key = training.key_of(spec, engine, staged)
+        training.write_description(task.store.checkpoints(key), training.describe(spec, key, staged))
+        started = launch(spec, task.store, task.run_id, key, engine)
+        task.notes.update(training=key[:12], ray="up" if started else "not needed: this training is complete")
+        return key
 
 
 def launch(

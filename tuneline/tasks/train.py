@@ -7,25 +7,68 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from tuneline.config.spec import RunSpec
 from tuneline.config.store import Store
 from tuneline.core.clock import SYSTEM, Clock
 from tuneline.core.errors import ClusterError, JobDeadline, JobError, JobStalled
+from tuneline.core.files import read_json
 from tuneline.core.log import get_logger
 from tuneline.engines.base import Checkpoint, Engine, TrainingInputs
+from tuneline.engines.registry import get_engine
 from tuneline.rayjobs.attempts import Attempts
 from tuneline.rayjobs.base import JobRunner, JobState, JobStatus, RayCluster
 from tuneline.rayjobs.local import LocalCluster
 from tuneline.rayjobs.lock import WriterLock
 from tuneline.rayjobs.progress import Progress
 from tuneline.rayjobs.watch import watch
+from tuneline.tasks import training
+from tuneline.tasks.context import Artifact, running_spec
 
 METRICS_FILE = "metrics.jsonl"
 _TAIL_LINES = 20
 _LOST = (JobState.HEAD_LOST, JobState.UNKNOWN)
 
 _log = get_logger("train")
+
+
+class Trained(NamedTuple):
+    """The checkpoint of the last step."""
+
+    step: int
+    checkpoint_uri: str
+
+
+def run(
+    spec_json: str, job_name: str, training_key: str, model: Artifact, dataset: Artifact, code: Artifact, checkpoint: Artifact
+) -> Trained:
+    """Train to the last step, or find that it is done; emit the last step's checkpoint under the run that wrote it."""
+    with running_spec("train", spec_json, job_name, training_key=training_key) as (task, spec):
+        staged = training.take_staged(task, model, dataset, code)
+        inputs = TrainingInputs("", staged.base.uri, staged.dataset.uri, staged.code_dir, "")
+        done = train(spec, task.store, task.run_id, training_key, get_engine(spec.train_engine), inputs)
+        description = read_json(Path(task.store.checkpoints(training_key)) / "training.json")
+        # The attempt's folder is `<run_id>-a<N>`: an earlier run's checkpoint stays an earlier run's.
+        producer, _, number = Path(done.path).parent.name.rpartition("-a")
+        task.emit(
+            "checkpoint",
+            checkpoint,
+            done.path,
+            kind="checkpoint",
+            digest="",
+            run_id=producer,
+            attempt=number,
+            parameters=description["parameters"],
+            base=staged.base.metadata.get("lineage_base", ""),
+            base_sha256=staged.base.digest,
+            dataset_sha256=staged.dataset.digest,
+            code=staged.code.digest,
+            compute=description["hardware"],
+            step=str(done.step),
+        )
+        task.notes.update(checkpoint=done.path, step=str(done.step), run=producer)
+        return Trained(done.step, done.path)
 
 
 def train(
