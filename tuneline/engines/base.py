@@ -92,7 +92,7 @@ def training_key(spec: RunSpec, engine: Engine, *, base_digest: str, data_digest
     """The identity of a training: equal keys compute the same weights. 64 hex characters.
 
     Args:
-        spec: Its train_ parameters (less NOT_IN_KEY) and worker count count.
+        spec: Its train_ parameters (less NOT_IN_KEY) and worker count.
         base_digest, data_digest, code_digest: Content digests of what it reads ('' for no user code).
         image: The image it runs in.
     """
