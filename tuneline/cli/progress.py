@@ -80,7 +80,7 @@ class View:
 
     def _tell(self, event: dict[str, Any]) -> None:
         if event["kind"] == "task" and event["state"] != "started":
-            self._console.print(self._line(event["task"]))
+            self._console.print(self._line(event["task"]), soft_wrap=True)
         elif event["kind"] == "progress" and event.get("of"):
             tenth = 10 * event["step"] // event["of"]
             if tenth > self._told:
@@ -95,7 +95,8 @@ class View:
         if task["state"] == "failed":
             line.append(task["error"].splitlines()[0], style="red")
         else:
-            line.append(", ".join(f"{key} {value}" for key, value in (task.get("notes") or {}).items())[:160], style="dim")
+            notes = (task.get("notes") or {}).items()
+            line.append(", ".join(f"{key} {value}" for key, value in notes if "/" not in str(value)), style="dim")
         return line
 
     def _draw(self) -> Group:
