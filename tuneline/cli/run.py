@@ -136,4 +136,4 @@ def _model(store: SqliteStore, notes: dict[str, dict[str, str]]) -> str:
     if told:
         return told
     checkpoints = [artifact.id for artifact in store.find(uri=notes["train"]["checkpoint"], kind="checkpoint")]
-    return store.downstream(checkpoints).of_kind("hf")[-1].uri
+    return [artifact for artifact in store.downstream(checkpoints).artifacts.values() if artifact.kind == "hf"][-1].uri

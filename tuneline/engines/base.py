@@ -75,8 +75,9 @@ class Engine(Protocol):
         """The job of one attempt; writes nothing."""
 
     def parse_metrics(self, lines: Iterable[str]) -> list[dict[str, Any]]:
-        """One dict a step with normalized names: step, reward_mean, reward_std, kl, entropy, response_length,
-        grad_norm, learning_rate, loss, tokens_per_s, step_time, eval_score; keys without a value are left out. Incomplete last lines are skipped."""
+        """One dict a step with normalized names: step, reward_mean, reward_std, kl, entropy, response_length, grad_norm, learning_rate,
+        loss, tokens_per_s, step_time, eval_score; keys without a value are left out. An incomplete last line is skipped.
+        """
 
     def find_checkpoints(self, root: str) -> list[Checkpoint]:
         """Every checkpoint below one training key's folder (all its attempts), oldest step first."""

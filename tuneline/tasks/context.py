@@ -16,7 +16,7 @@ from tuneline.core import log, names
 from tuneline.core.clock import SYSTEM, utc
 from tuneline.core.errors import LineageError, TunelineError
 from tuneline.core.files import write_json
-from tuneline.lineage import model as lineage
+from tuneline.lineage import model
 from tuneline.lineage.digests import SIDECAR
 from tuneline.lineage.metadata import lineage_metadata
 from tuneline.lineage.record import TaskRecord, record_cached, start_task
@@ -80,14 +80,13 @@ class Task:
         self._tell_cached(name, known)
         return Taken(artifact.uri, metadata.get("lineage_digest", ""), metadata)
 
-    def _tell_cached(self, name: str, artifact: lineage.Artifact) -> None:
+    def _tell_cached(self, name: str, artifact: model.Artifact) -> None:
         """A task that the cache answered runs no code, so its consumer records it."""
         producer = artifact.metadata.get("lineage_task", "")
-        if self.run_id and producer and self.lineage.execution(lineage.execution_id(self.run_id, producer, 1)) is None:
+        if self.run_id and producer and self.lineage.execution(model.execution_id(self.run_id, producer, 1)) is None:
             record_cached(self.lineage, run_id=self.run_id, task=producer, outputs={name: artifact})
-            log.event(
-                "task", task=producer, state="cached", notes={"uri": artifact.uri, "made by run": artifact.metadata.get("lineage_run", "")}
-            )
+            notes = {"uri": artifact.uri, "cached from run": artifact.metadata.get("lineage_run", "")}
+            log.event("task", task=producer, state="cached", notes=notes)
 
     def emit(self, name: str, artifact: Artifact, uri: str, *, kind: str, digest: str, **keys: Any) -> None:
         """Fill an output artifact and record it. `keys` are further keys of `lineage_metadata`, or other values for its own."""
