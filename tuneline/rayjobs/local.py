@@ -39,12 +39,16 @@ class LocalJobRunner:
     @cached_property
     def _client(self) -> Any:
         """The client; raises ConnectionError while the head is down."""
+        from ray.exceptions import AuthenticationError
         from ray.job_submission import JobSubmissionClient
 
         class Client(JobSubmissionClient):
             def _do_request(self, *arguments: Any, **options: Any) -> Any:
                 # Ray's client sets no timeout: a frozen head would freeze the watch, and with it the stall limit.
-                return super()._do_request(*arguments, **{"timeout": _REQUEST_SECONDS, **options})
+                try:
+                    return super()._do_request(*arguments, **{"timeout": _REQUEST_SECONDS, **options})
+                except AuthenticationError as error:
+                    raise ConnectionError("another Ray head answers on this port") from error
 
         bypass = [*filter(None, [os.environ.get("NO_PROXY") or os.environ.get("no_proxy")]), LOOPBACK]
         os.environ["NO_PROXY"] = os.environ["no_proxy"] = ",".join(dict.fromkeys(",".join(bypass).split(",")))
@@ -57,7 +61,10 @@ class LocalJobRunner:
         Raises:
             ClusterError: If the head does not take it.
         """
-        if self.status(name).state is not JobState.UNKNOWN:
+        before = self.status(name)
+        if before.state is JobState.HEAD_LOST:
+            raise ClusterError(f"job {name} has no Ray head", found=before.message, next_move="start the run again")
+        if before.state is not JobState.UNKNOWN:
             return False
         try:
             self._client.submit_job(

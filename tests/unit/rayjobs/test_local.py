@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import os
+import threading
 from dataclasses import dataclass, field
 from enum import StrEnum
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +142,34 @@ def test_a_head_that_stays_silent_is_lost(room: Room) -> None:
     status = room.runner().status(NAME)
     assert status.state is JobState.HEAD_LOST
     assert "did not answer for 60 s" in status.message
+
+
+def test_nothing_is_submitted_to_a_lost_head(room: Room) -> None:
+    room.client.error = ConnectionError("refused")
+    with pytest.raises(ClusterError, match="has no Ray head"):
+        room.runner(alive=False).submit(NAME, REQUEST)
+
+
+def test_another_head_on_the_port_is_a_lost_head(room: Room) -> None:
+    class Refusing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(401, "Unauthorized")
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Refusing)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    (room.root / "token").write_text("mine")
+    pid = os.getpid()
+    head = Head("tlx", pid, start_time(pid), {}, f"http://127.0.0.1:{server.server_port}", str(room.root), str(room.root / "token"))
+    status = LocalJobRunner(head, clock=room.clock).status(NAME)
+    server.shutdown()
+    thread.join()
+    server.server_close()
+    assert status.state is JobState.HEAD_LOST
+    assert "another Ray head answers on this port" in status.message
 
 
 def test_stop_asks_once_and_waits_for_the_end(room: Room) -> None:
