@@ -169,7 +169,7 @@ class _LogReader:
 class LocalCluster:
     """A head on this computer as the cluster of a run."""
 
-    def __init__(self, store: Store, run_id: str, *, cpus: int, ready_seconds: float, clock: Clock = SYSTEM) -> None:
+    def __init__(self, store: Store, run_id: str, *, cpus: int = 1, ready_seconds: float = 60.0, clock: Clock = SYSTEM) -> None:
         self._run_id = run_id
         self._record = Path(store.raycluster(run_id))
         self._head_log = Path(store.run_logs(run_id), "raycluster.log")

@@ -8,7 +8,8 @@ from tuneline.config.store import Store
 from tuneline.core.clock import SYSTEM, Clock, Deadline
 from tuneline.core.log import get_logger
 from tuneline.rayjobs.attempts import Attempts
-from tuneline.rayjobs.head import stop_head
+from tuneline.rayjobs.base import RayCluster
+from tuneline.rayjobs.local import LocalCluster
 from tuneline.tasks.context import running_spec
 
 _log = get_logger("release_gpus")
@@ -23,15 +24,15 @@ def run(spec_json: str, job_name: str) -> str:
         return done
 
 
-def release(store: Store, run_id: str, *, clock: Clock = SYSTEM) -> str:
+def release(store: Store, run_id: str, *, clock: Clock = SYSTEM, cluster: RayCluster | None = None) -> str:
     """End the run's Ray cluster and every process of the run; again and again does no harm. Returns what was done.
 
     Raises:
         ClusterError: If something is left after a minute; names it.
     """
-    record = Path(store.raycluster(run_id))
-    held = record.exists()
-    stop_head(run_id, record, Deadline.after(clock, _GONE_SECONDS), clock=clock)
+    cluster = cluster or LocalCluster(store, run_id, clock=clock)
+    held = Path(cluster.record).exists()
+    cluster.remove(Deadline.after(clock, _GONE_SECONDS))
     Attempts.close(store, run_id)
     done = "the Ray head is gone" if held else "there was no Ray head"
     _log.info("%s; no Ray process of run %s is left", done, run_id)

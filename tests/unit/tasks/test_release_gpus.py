@@ -14,7 +14,7 @@ def test_the_cluster_goes_and_the_budget_ends_however_often(tmp_path: Path) -> N
     Attempts(spec, store, "tlaaa", "k", FakeEngine(), clock=clock)
     budget = Path(store.training_budget("tlaaa"))
     assert budget.exists()
-    release(spec, store, "tlaaa", clock=clock, cluster=cluster)
-    release(spec, store, "tlaaa", clock=clock, cluster=cluster)
+    release(store, "tlaaa", clock=clock, cluster=cluster)
+    release(store, "tlaaa", clock=clock, cluster=cluster)
     assert cluster.calls == ["remove", "remove"]
     assert not budget.exists()
