@@ -1,14 +1,14 @@
 """Checkpoints by torch itself, for the tests: `python make_checkpoints.py FOLDER`. Four processes over gloo, then one.
 
-    v1/step_3/policy/weights            {"model": state} as NeMo RL v1, beside a policy/tokenizer/
-    v2/step_3/policy/weights/model      flat as NeMo RL v2
-    trl/step_7/weights                  flat as the trl engine, tied, config.json and tokenizer/ in step_7
-    untied/step_1/weights               as trl, but the head has diverged
-    mesh/weights                        a 2 x 2 mesh: every pair of placements
-    wide/weights                        rows of more than a block
-    large/step_1/weights                300 MB
-    <each>.safetensors                  the same tensors as torch's own loader reads them
-    base/, base-tied/                   base models that fit v1, v2 and trl, untied
+v1/step_3/policy/weights            {"model": state} as NeMo RL v1, beside a policy/tokenizer/
+v2/step_3/policy/weights/model      flat as NeMo RL v2
+trl/step_7/weights                  flat as the trl engine, tied, config.json and tokenizer/ in step_7
+untied/step_1/weights               as trl, but the head has diverged
+mesh/weights                        a 2 x 2 mesh: every pair of placements
+wide/weights                        rows of more than a block
+large/step_1/weights                300 MB
+<each>.safetensors                  the same tensors as torch's own loader reads them
+base/, base-tied/                   base models that fit v1, v2 and trl, untied
 """
 
 import json
