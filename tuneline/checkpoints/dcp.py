@@ -56,11 +56,13 @@ def read_dcp(folder: Folder) -> list[Tensor]:
         raise refused(blob.name, f"has {blob.size} bytes, at most {MAX_METADATA_BYTES} expected")
     metadata = load(blob.read(0, blob.size), _ALLOWED, blob.name)
     fields = _fields(metadata, f"{_MODULE}.Metadata", blob.name)
+    if "planner_data" not in fields:  # None is right where names are flat; without the field, names would be taken for flat
+        raise refused(blob.name, "has no planner_data")
     described = _dict(fields.get("state_dict_metadata"), blob.name)
     places = _places(_dict(fields.get("storage_data"), blob.name), blob.name)
     _check_apart(folder, places)
     entries = {fqn: entry for fqn, entry in described.items() if _kind(entry) == f"{_MODULE}.TensorStorageMetadata"}
-    names = model_names(entries, fields.get("planner_data"), blob.name)
+    names = model_names(entries, fields["planner_data"], blob.name)
     return [_tensor(folder, fqn, name, entries[fqn], places, blob.name) for fqn, name in sorted(names.items(), key=lambda item: item[1])]
 
 

@@ -32,7 +32,7 @@ PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json", "video_p
 HEAD = "lm_head.weight"
 _EMBEDDING = "embed_tokens.weight"
 _MAX_FILE = 256 << 20
-#: Fewer common names than this part of the base's, and the checkpoint names its tensors in another way than the base does.
+#: Fewer common names than this part of the shorter list: the checkpoint names its tensors in another way than the base does.
 _SAME_NAMING = 0.5
 
 _log = get_logger("checkpoints")
@@ -144,7 +144,7 @@ def check_against_base(tensors: Sequence[Tensor], base_dir: Path, where: Path) -
     if not base:
         return
     common = base.keys() & ours.keys()
-    if len(common) < _SAME_NAMING * len(base):
+    if len(common) < _SAME_NAMING * min(len(base), len(ours)):
         _log.warning("%s names its tensors in another way than %s; they are taken as they are", where, base_dir)
         return
     faults = [f"{name} is missing" for name in sorted(base.keys() - ours.keys() - {HEAD})]

@@ -143,14 +143,13 @@ class Archive:
         if at != size:
             raise self._malformed("bytes after the central directory")
         found.sort(key=lambda entry: entry[1])
+        if not found or found[0][1] != 0 or len({entry[0] for entry in found}) != count:
+            raise self._malformed("no entries, doubled entries, or bytes before the first")
         limits = [entry[1] for entry in found[1:]] + [directory]
-        entries = {
+        return {
             name: Entry(name, header, limit, size, crc, flags)
             for (name, header, size, crc, flags), limit in zip(found, limits, strict=True)
         }
-        if len(entries) != len(found) or not found or found[0][1] != 0:
-            raise self._malformed("doubled entries, or bytes before the first")
-        return entries
 
     def _widen(self, extra: bytes, *values: int) -> list[int]:
         """`values` (32 bits each) with those that are full taken from the zip64 field of `extra`."""
