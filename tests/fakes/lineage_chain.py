@@ -15,6 +15,7 @@ from tuneline.lineage.record import TaskRecord, start_task
 from tuneline.lineage.sidecar import Dependency
 from tuneline.lineage.sqlite import SqliteStore
 
+SHARD = "model-00001-of-00002.safetensors"
 PARAMETERS = {"train_learning_rate": 1e-06, "train_steps": 4, "train_reward": "gsm8k", "train_force": False}
 
 
@@ -124,14 +125,15 @@ class Chain:
             files = digest_folder(source)
             dependencies = [Dependency(name, name, self.artifacts[name].uri, self.artifacts[name].digest) for name in ("base", "dataset")]
             statement = sidecar.build_statement(
-                kind="checkpoint", uri=str(source), files=files, dependencies=dependencies, parameters=PARAMETERS, run_id=self.run_id,
-                task="train", attempt=1, started="2027-01-15T08:00:01Z", finished="2027-01-15T08:00:05Z", details={"step": "4", "seed": "0"},
+                kind="checkpoint", uri=str(source), files=files, dependencies=dependencies, parameters=PARAMETERS,
+                run_id=self.run_id, task="train", attempt=1,
+                started="2027-01-15T08:00:01Z", finished="2027-01-15T08:00:05Z", details={"step": "4", "seed": "0"},
             )  # fmt: skip
             standing = sidecar.write(source, statement)
-            metadata = standing.metadata()
-            self.artifacts["checkpoint"] = record.input("checkpoint", str(source), kind="checkpoint", digest=standing.digest, metadata=metadata)
+            self.artifacts["checkpoint"] = Artifact("checkpoint", str(source), standing.digest, standing.metadata())
+            self.take(record, "checkpoint")
             model = self.root / "hf" / "model"
-            fill(model, {"config.json": b"{}", "model-00001-of-00002.safetensors": b"\0" * 64 + b"one", "model-00002-of-00002.safetensors": b"two"})
+            fill(model, {"config.json": b"{}", SHARD: b"\0" * 64 + b"one", "model-00002-of-00002.safetensors": b"two"})
             return self.seal(record, "hf", model, ("base", "dataset", "checkpoint"), {"step": "4"})
 
     def register(self) -> Artifact:

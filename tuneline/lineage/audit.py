@@ -12,7 +12,7 @@ from tuneline.config.store import KEPT
 from tuneline.core.clock import SYSTEM, Clock
 from tuneline.lineage.checks import WEIGHTY, check, locate
 from tuneline.lineage.findings import AuditResult, FileState, Finding, NodeCheck, NodeState, Severity
-from tuneline.lineage.graph import ancestors, circle, joined, without_twins
+from tuneline.lineage.graph import ancestors, circle, copies, joined, without_twins
 from tuneline.lineage.model import KINDS, Artifact, Event, Execution, Graph, LineageStore, State, execution_id, is_sha256, normalize_uri
 from tuneline.lineage.resolve import Resolution, resolve
 from tuneline.lineage.sidecar import Dependency, Statement
@@ -117,9 +117,10 @@ class _Walk:
 
     def _join(self, artifact: Artifact, statement: Statement) -> list[Artifact]:
         """Add what a sidecar tells and the store does not; say where the two contradict each other. Returns what is new."""
-        recorded = any(item.id not in self.told for item in self.graph.producers(artifact.id))
+        same = [artifact, *copies(self.graph, artifact.id)]
+        recorded = any(item.id not in self.told for one in same for item in self.graph.producers(one.id))
         execution = self._execution_of(artifact, statement)
-        new, events = [], []
+        new, missing = [], []
         for item in statement.dependencies:
             before = ancestors(self.graph, artifact.id)
             if item.kind not in KINDS:
@@ -129,7 +130,7 @@ class _Walk:
             if recorded and not (node and node.id in before):
                 self.findings.append(_contradiction(artifact, item, before.values()))
             if node is None or node.id not in before:
-                events.append((item, node))
+                missing.append(item)
             if node is None:
                 made = Artifact(item.kind, item.uri, digest)
                 new += [*self._add(Graph({made.id: made})), *self._grow(self._records(made))]
@@ -137,8 +138,11 @@ class _Walk:
                 made = Artifact(node.kind, node.uri, digest, node.metadata)
                 self.nodes.pop(node.id, None)
                 new += self._add(Graph({made.id: made}))
-        if events or not recorded:
-            self._tell(artifact, execution, [item for item, _ in events])
+        if not recorded and self.store and self.store.artifact(artifact.id) and self.store.execution(execution.id):
+            what = f"the store does not say that {execution.id} wrote it; its sidecar does"
+            self.findings.append(Finding(Severity.WARNING, artifact.uri, what, "the task that made it must record what it wrote"))
+        if missing or not recorded:
+            self._tell(artifact, execution, missing)
         return new
 
     def _tell(self, artifact: Artifact, execution: Execution, items: Iterable[Dependency]) -> None:

@@ -1,9 +1,8 @@
-"""One recorded run for a module's tests, and a copy of it for each test."""
+"""One recorded run for all tests, and a fresh copy of it for each."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,12 @@ from tests.fakes.lineage_chain import Chain
 
 
 @pytest.fixture(scope="session")
-def _master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Chain, Path]]:
+def _master(tmp_path_factory: pytest.TempPathFactory) -> tuple[Chain, Path]:
     root = tmp_path_factory.mktemp("lineage") / "my store"
     chain = Chain.make(root)
     kept = root.with_name("kept")
     shutil.copytree(root, kept)
-    yield chain, kept
+    return chain, kept
 
 
 @pytest.fixture

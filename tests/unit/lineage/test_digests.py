@@ -14,7 +14,13 @@ from tuneline.core.errors import LineageError
 from tuneline.lineage import digests
 from tuneline.lineage.digests import FileDigest, content_digest, digest_file, digest_folder, list_files, quick_files
 
-FILES = {"config.json": b"{}", "weights/b.bin": b"bb", "weights/a.bin": b"", "lineage.json": b"not part of it", "weights/lineage.json": b"is"}
+FILES = {
+    "config.json": b"{}",
+    "weights/b.bin": b"bb",
+    "weights/a.bin": b"",
+    "lineage.json": b"not part of it",
+    "weights/lineage.json": b"is",
+}
 
 
 @pytest.fixture

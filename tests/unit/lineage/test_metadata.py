@@ -7,7 +7,9 @@ from tuneline.lineage.metadata import check_metadata, lineage_metadata, params_s
 
 
 def test_everything_is_text_and_nothing_empty_is_written() -> None:
-    metadata = lineage_metadata(kind="hf", digest="ab" * 32, run_id="tl1", task="convert", attempt=2, step=0, dataset_sha256=["1" * 64, "2" * 64])
+    metadata = lineage_metadata(
+        kind="hf", digest="ab" * 32, run_id="tl1", task="convert", attempt=2, step=0, dataset_sha256=["1" * 64, "2" * 64]
+    )
     assert metadata == {
         "lineage_schema": "1",
         "lineage_kind": "hf",

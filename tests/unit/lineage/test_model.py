@@ -18,7 +18,12 @@ def test_an_artifact_is_its_kind_uri_and_digest() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "uri", "digest", "told"),
-    [("model", "/x", "", "unknown kind"), ("hf", "", "", "without a uri"), ("hf", "/x", "AB" * 32, "no sha256"), ("hf", "/x", "ab", "no sha256")],
+    [
+        ("model", "/x", "", "unknown kind"),
+        ("hf", "", "", "without a uri"),
+        ("hf", "/x", "AB" * 32, "no sha256"),
+        ("hf", "/x", "ab", "no sha256"),
+    ],
 )
 def test_what_is_no_artifact_is_refused(kind: str, uri: str, digest: str, told: str) -> None:
     with pytest.raises(LineageError, match=told):

@@ -21,7 +21,9 @@ def store(tmp_path: Path) -> SqliteStore:
     return SqliteStore(tmp_path / "my store?" / "lineage" / "lineage.sqlite")
 
 
-def ran(store: SqliteStore, task: str, inputs: list[Artifact], outputs: list[Artifact], state: State = State.COMPLETE, run: str = "tl1") -> Execution:
+def ran(
+    store: SqliteStore, task: str, inputs: list[Artifact], outputs: list[Artifact], state: State = State.COMPLETE, run: str = "tl1"
+) -> Execution:
     execution = store.begin(Execution(run, task, 1, started=1.0))
     for direction, artifacts in (("input", inputs), ("output", outputs)):
         for number, artifact in enumerate(artifacts):
@@ -189,7 +191,8 @@ def test_a_writer_killed_in_the_middle_leaves_the_store_as_it_was(tmp_path: Path
         connection.execute("PRAGMA cache_size = 1")
         connection.execute("BEGIN IMMEDIATE")
         connection.executemany(
-            "INSERT INTO artifact (id, kind, uri, digest, metadata) VALUES (?, 'hf', ?, '', '{}')", [(str(n), "x" * 4000) for n in range(200)]
+            "INSERT INTO artifact (id, kind, uri, digest, metadata) VALUES (?, 'hf', ?, '', '{}')",
+            [(str(n), "x" * 4000) for n in range(200)],
         )
         os._exit(9)
     os.waitpid(child, 0)
