@@ -17,9 +17,9 @@ def run(spec_json: str, job_name: str, hf_model: Artifact, metrics: Artifact, re
     with running_spec("register", spec_json, job_name) as (task, spec):
         model = task.take("hf_model", hf_model)
         require_intact(model.folder, model.digest, "the converted model")
-        scores = {name: f"{float(metrics.metadata[name]):.6f}" for name in ("base_score", "trained_score")}
+        scores = {f"lineage_{name}": f"{float(metrics.metadata[name]):.6f}" for name in ("base_score", "trained_score")}
         weights = lineage.Artifact("hf", model.uri, model.digest, model.metadata)
-        version = task.lineage.register(spec.output_model_name, weights, {"run": task.run_id, **scores}, at=SYSTEM.now())
+        version = task.lineage.register(spec.output_model_name, weights, {"lineage_run": task.run_id, **scores}, at=SYSTEM.now())
         name = f"{version.name}@{version.version}"
         task.emit("registered", registered, version.uri, kind="registered", digest=model.digest, parent_sha256=model.digest)
         registered.metadata["resourceName"] = name
