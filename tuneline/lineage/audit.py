@@ -255,6 +255,11 @@ class _Walk:
         if not self.full and count:
             what = f"only names and sizes of {count} files were compared"
             self.findings.append(Finding(Severity.INCOMPLETE, target.uri, what, "audit without --quick"))
+        elif self.nodes[target.id].state is NodeState.UNVERIFIED:
+            what = "its bytes were not verified"
+            self.findings.append(
+                Finding(Severity.INCOMPLETE, target.uri, what, "" if target.digest else "record its digest when it is made")
+            )
 
 
 def _contradiction(artifact: Artifact, item: Dependency, before: Iterable[Artifact]) -> Finding:
