@@ -97,6 +97,6 @@ def _folders(spec: RunSpec) -> Iterator[Fault]:
 
 def _local(spec: RunSpec) -> Iterator[Fault]:
     # kfp.local replaces every 'python3' in a task's arguments by the interpreter's path.
-    for name, value in spec.model_dump().items():
+    for name, value in vars(spec).items():
         if isinstance(value, str) and "python3" in value:
             yield ((name,), f"{name}={value!r}: may not contain 'python3', which the local pipeline runner rewrites; choose another name")

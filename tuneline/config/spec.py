@@ -65,9 +65,10 @@ class RunSpec(BaseModel):
     output_model_name: Text = _field("tuneline-model", "Name under which the model is registered.")
     output_shard_mb: int = _field(5000, "Largest safetensors shard.", "MB", ge=1, le=50_000)
     output_min_score: float = _field(0.0, "Lowest validation score that lets a model be registered.", "score", ge=0, le=1)
-    output_min_gain: float = _field(0.0, "Lowest gain over the base model's validation score that lets it be registered.", "score", ge=-1, le=1)
+    output_min_gain: float = _field(
+        0.0, "Lowest gain over the base model's validation score that lets it be registered.", "score", ge=-1, le=1
+    )
 
-    ops_cleanup_policy: Literal["gpus", "none"] = _field("gpus", "What the exit task removes: gpus (Ray cluster and GPUs) or none.")
     ops_rerun_token: Text = _field("", "Any new text makes cached tasks run again.")
 
     @classmethod

@@ -1,13 +1,13 @@
 """The layout of a store: the same in a folder and in a bucket. Nobody else joins these paths.
 
-    models/<name@revision>                 staged base models
-    datasets/<digest>                      staged data sets
-    code/<digest>                          staged user code
-    checkpoints/<training_key>/<attempt>   what a training attempt writes
-    hf/<content digest>                    converted Hugging Face models
-    runs/<run_id>/{errors,metrics,logs}    what a run tells of itself
-    leases/                                who holds what
-    lineage/lineage.sqlite                 the local lineage store
+models/<name@revision>                 staged base models
+datasets/<digest>                      staged data sets
+code/<digest>                          staged user code
+checkpoints/<training_key>/<attempt>   what a training attempt writes
+hf/<content digest>                    converted Hugging Face models
+runs/<run_id>/{errors,metrics,logs}    what a run tells of itself
+leases/                                who holds what
+lineage/lineage.sqlite                 the local lineage store
 """
 
 from __future__ import annotations
@@ -51,11 +51,23 @@ class Store:
     def attempt(self, training_key: str, attempt: str) -> str:
         return self._join("checkpoints", training_key, attempt)
 
+    def writer(self, training_key: str) -> str:
+        """The lock that allows one run at a time to train this key."""
+        return self._join("checkpoints", training_key, "writer.json")
+
     def hf(self, digest: str) -> str:
         return self._join("hf", digest)
 
     def run(self, run_id: str) -> str:
         return self._join("runs", run_id)
+
+    def raycluster(self, run_id: str) -> str:
+        """The record of the run's Ray cluster."""
+        return self._join("runs", run_id, "raycluster.json")
+
+    def training_budget(self, run_id: str) -> str:
+        """When the run's training began and with which attempt."""
+        return self._join("runs", run_id, "training.json")
 
     def run_errors(self, run_id: str) -> str:
         return self._join("runs", run_id, "errors")

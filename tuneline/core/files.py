@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 
-def fsync_dir(path: Path) -> None:
-    """Make renames inside `path` durable."""
+def fsync_path(path: Path) -> None:
+    """Make a folder's renames, or a file's bytes, durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -72,23 +72,38 @@ def read_json(path: Path) -> Any:
 
 
 @contextlib.contextmanager
-def publish_dir(final: Path) -> Iterator[Path]:
-    """A fresh folder beside `final` that becomes `final` by one rename when the block ends without an error.
-
-    If `final` exists by then (another writer was first), the fresh folder is dropped: content-addressed
-    folders are equal whoever wrote them. On an error nothing is left under either name.
-    """
-    final.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _temporary(final)
-    temporary.mkdir()
+def scratch_dir(parent: Path, name: str = "scratch") -> Iterator[Path]:
+    """A fresh folder in `parent` that is gone when the block ends, unless it was published."""
+    parent.mkdir(parents=True, exist_ok=True)
+    folder = _temporary(parent / name)
+    folder.mkdir()
     try:
-        yield temporary
-        fsync_dir(temporary)
-        try:
-            os.rename(temporary, final)
-        except OSError:
-            if not final.is_dir():
-                raise
-        fsync_dir(final.parent)
+        yield folder
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def publish(folder: Path, final: Path) -> bool:
+    """Make `folder` durable and give it its final name by one rename (same file system).
+
+    Returns:
+        True if it is there now by this call; False if `final` existed (another writer was first) and stays as it was.
+    """
+    for path in [*folder.rglob("*"), folder]:
+        fsync_path(path)
+    try:
+        os.rename(folder, final)
+    except OSError:
+        if not final.is_dir():
+            raise
+        return False
+    fsync_path(final.parent)
+    return True
+
+
+@contextlib.contextmanager
+def publish_dir(final: Path) -> Iterator[Path]:
+    """A fresh folder beside `final` that is published as `final` when the block ends without an error."""
+    with scratch_dir(final.parent, final.name) as folder:
+        yield folder
+        publish(folder, final)

@@ -75,8 +75,9 @@ class Engine(Protocol):
         """The job of one attempt; writes nothing."""
 
     def parse_metrics(self, lines: Iterable[str]) -> list[dict[str, Any]]:
-        """One dict a step with normalized names: step, reward_mean, reward_std, kl, entropy, response_length,
-        grad_norm, learning_rate, loss, tokens_per_s, step_time, eval_score; keys without a value are left out. Incomplete last lines are skipped."""
+        """One dict a step with normalized names: step, reward_mean, reward_std, kl, entropy, response_length, grad_norm, learning_rate,
+        loss, tokens_per_s, step_time, eval_score; keys without a value are left out. An incomplete last line is skipped.
+        """
 
     def find_checkpoints(self, root: str) -> list[Checkpoint]:
         """Every checkpoint below one training key's folder (all its attempts), oldest step first."""
@@ -92,7 +93,7 @@ def training_key(spec: RunSpec, engine: Engine, *, base_digest: str, data_digest
     """The identity of a training: equal keys compute the same weights. 64 hex characters.
 
     Args:
-        spec: Its train_ parameters (less NOT_IN_KEY) and worker count count.
+        spec: Its train_ parameters (less NOT_IN_KEY) and worker count.
         base_digest, data_digest, code_digest: Content digests of what it reads ('' for no user code).
         image: The image it runs in.
     """

@@ -59,7 +59,10 @@ def load_reward(name: str, code_dir: str = "") -> Reward:
         raise StagingError(f"{name!r} is no reward", asked=name, choices=[*NAMED, "module:function"], next_move="correct train_reward")
     if not code_dir or not Path(code_dir).is_dir():
         raise StagingError(
-            f"reward {name!r} is user code, but there is no code folder", asked=name, found=code_dir or "''", next_move="give train_code_uri"
+            f"reward {name!r} is user code, but there is no code folder",
+            asked=name,
+            found=code_dir or "''",
+            next_move="give train_code_uri",
         )
     if code_dir not in sys.path:
         sys.path.insert(0, code_dir)
@@ -137,5 +140,8 @@ def reward_digest(name: str, code_dir: str = "") -> str:
         if code_dir and path.is_file():
             return sha256_text(f"{name}\n{path.read_text(encoding='utf-8')}")
     raise StagingError(
-        f"reward {name!r} has no source in the code folder", asked=name, found=code_dir or "''", next_move="correct train_reward or train_code_uri"
+        f"reward {name!r} has no source in the code folder",
+        asked=name,
+        found=code_dir or "''",
+        next_move="correct train_reward or train_code_uri",
     )

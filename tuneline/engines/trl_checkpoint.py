@@ -28,7 +28,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from tuneline.core.errors import CheckpointError
-from tuneline.core.files import fsync_dir, read_json, write_json
+from tuneline.core.files import fsync_path, read_json, write_json
 from tuneline.engines.trl import MARKER
 
 
@@ -107,9 +107,9 @@ def _publish(temporary: Path, final: Path, step: int, world_size: int) -> None:
     if final.exists():  # an earlier writer of this attempt died before it wrote the marker
         shutil.rmtree(final)
     os.rename(temporary, final)
-    fsync_dir(final.parent)
+    fsync_path(final.parent)
     write_json(final / MARKER, {"step": step, "world_size": world_size, "files": files})
-    fsync_dir(final)
+    fsync_path(final)
 
 
 def load_weights(folder: Path, model: torch.nn.Module) -> None:
@@ -140,7 +140,9 @@ def load_optimizer(folder: Path, model: torch.nn.Module, optimizer: torch.optim.
         for part in parts:
             entry = metadata[f"{name}.{part}"]
             # AdamW keeps `step` on the CPU and the moments beside their parameter.
-            state[part] = torch.empty(tuple(entry.size), dtype=entry.properties.dtype, device=parameter.device if len(entry.size) else "cpu")
+            state[part] = torch.empty(
+                tuple(entry.size), dtype=entry.properties.dtype, device=parameter.device if len(entry.size) else "cpu"
+            )
             flat[f"{name}.{part}"] = state[part]
         optimizer.state[parameter] = state
     dcp.load(flat, checkpoint_id=str(folder / "optimizer"), no_dist=True)

@@ -265,7 +265,11 @@ def accumulation(completions: int, tokens: int) -> int:
         completions: Of one worker in one step.
         tokens: Longest prompt and completion together.
     """
-    return next(n for n in range(1, completions + 1) if completions % n == 0 and (completions // n * tokens <= MICRO_BATCH_TOKENS or n == completions))
+    return next(
+        n
+        for n in range(1, completions + 1)
+        if completions % n == 0 and (completions // n * tokens <= MICRO_BATCH_TOKENS or n == completions)
+    )
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -285,7 +289,11 @@ def tokenizer_files(base: Path, tokenizer: Any) -> list[str]:
 
 def _inner(prepared: Any) -> Any:
     """The optimizer or scheduler inside Accelerate's wrapper, or itself."""
-    return getattr(prepared, "optimizer", getattr(prepared, "scheduler", prepared)) if type(prepared).__module__.startswith("accelerate") else prepared
+    return (
+        getattr(prepared, "optimizer", getattr(prepared, "scheduler", prepared))
+        if type(prepared).__module__.startswith("accelerate")
+        else prepared
+    )
 
 
 def _is_json(value: Any) -> bool:

@@ -68,7 +68,9 @@ def _fit(config: dict[str, Any]) -> None:
     try:
         trainer.fit()
     except Exception as error:
-        raise JobError(f"training attempt {job_name} failed: {_cause(error)}", next_move="the lines above hold the worker's traceback") from error
+        raise JobError(
+            f"training attempt {job_name} failed: {_cause(error)}", next_move="the lines above hold the worker's traceback"
+        ) from error
     shutil.rmtree(scratch, ignore_errors=True)
 
 

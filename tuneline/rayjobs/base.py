@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from tuneline.core.clock import Deadline
 from tuneline.engines.base import JobRequest
 
 
@@ -49,3 +50,35 @@ class JobRunner(Protocol):
 
     def stop(self, name: str) -> None:
         """Stop the job and return only when its state is terminal or its head gone."""
+
+
+class RayCluster(Protocol):
+    """The one Ray cluster of a run."""
+
+    @property
+    def record(self) -> str:
+        """Path of the file that tells every later task, and every retry, where the cluster is."""
+
+    def attach(self) -> JobRunner | None:
+        """A runner on the recorded cluster, whether it still answers or not; None where none is recorded."""
+
+    def ensure(self) -> JobRunner:
+        """A runner on the recorded cluster if it lives, else on a new one.
+
+        Raises:
+            ClusterError: If no cluster comes up in time.
+        """
+
+    def renew(self) -> JobRunner:
+        """A runner on a new cluster, after everything of the old one is gone.
+
+        Raises:
+            ClusterError: If the old one does not go or the new one does not come up.
+        """
+
+    def remove(self, deadline: Deadline) -> None:
+        """End the cluster and every process of the run, and return only when they are gone.
+
+        Raises:
+            ClusterError: If something is left at the deadline.
+        """

@@ -1,0 +1,54 @@
+# Every target sets up .venv from the pinned requirements by itself.
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+PYTHON ?= $(shell for p in python3.11 python3.12 python3; do command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+RUNTIME := .venv/.runtime
+DEV := .venv/.dev
+
+.PHONY: help demo test unit lint compile goldens bench lock clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+$(RUNTIME): requirements.txt requirements-local.txt pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Tuneline needs Python 3.11 or newer; set PYTHON=/path/to/it"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -r requirements-local.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(DEV): $(RUNTIME) requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	@touch $@
+
+demo: $(RUNTIME) ## compile, run the compiled pipeline on this computer, say where the results lie
+	$(BIN)/python compile.py
+	$(BIN)/tuneline run --recipe local-tiny
+
+test: $(DEV) ## every test
+	$(BIN)/python -m pytest tests
+
+unit: $(DEV) ## the fast tests
+	$(BIN)/python -m pytest tests/unit tests/contract
+
+lint: $(DEV) ## ruff, mypy, layers
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+compile: $(RUNTIME) ## pipelines x recipes -> compiled/
+	$(BIN)/python compile.py
+
+goldens: $(DEV) ## write the golden files anew; read the difference before you commit it
+	$(BIN)/python compile.py
+	$(BIN)/python -m pytest tests/golden --update-goldens
+
+bench: $(RUNTIME) ## measure, in ratios within one run
+	for script in bench/*.py; do $(BIN)/python "$$script" || exit 1; done
+
+lock: ## resolve requirements*.in anew (needs uv)
+	uv pip compile --universal --python-version 3.11 --quiet --no-header --no-annotate requirements.in -o requirements.txt
+
+clean: ## remove what was built, not the store
+	rm -rf .venv build *.egg-info

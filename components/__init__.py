@@ -1,0 +1,1 @@
+"""One file a task: a typed signature, a docstring, one call into tuneline.tasks."""

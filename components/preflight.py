@@ -1,0 +1,27 @@
+"""The first task: every fault before anything costs."""
+
+from typing import NamedTuple
+
+from kfp import dsl
+
+from components.images import SENTINEL
+
+# fmt: off
+
+
+@dsl.component(base_image=SENTINEL, install_kfp_package=False)
+def preflight(
+    job_name: str,
+    infra_platform: str, gpu_workers: int, gpu_ready_minutes: float, model_id: str, model_revision: str, model_seed: int,
+    data_id: str, data_revision: str, data_adapter: str, data_seed: int, train_engine: str, train_steps: int,
+    train_save_every: int, train_learning_rate: float, train_batch_size: int, train_group_size: int, train_prompt_tokens: int,
+    train_response_tokens: int, train_temperature: float, train_kl_coef: float, train_reward: str, train_code_uri: str,
+    train_seed: int, train_attempts: int, train_stall_minutes: float, train_deadline_hours: float, train_force: bool,
+    output_root: str, output_model_name: str, output_shard_mb: int, output_min_score: float, output_min_gain: float,
+    ops_rerun_token: str,
+) -> NamedTuple("Checked", spec=str, run_id=str):
+    """Checks every parameter and what the run needs. Returns the whole spec as JSON, and the run's id."""
+    parameters = dict(locals())
+    from tuneline.tasks import preflight as task
+
+    return task.run(parameters)

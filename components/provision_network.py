@@ -1,0 +1,13 @@
+"""The network of the GPUs."""
+
+from kfp import dsl
+
+from components.images import SENTINEL
+
+
+@dsl.component(base_image=SENTINEL, install_kfp_package=False)
+def provision_network(spec: str, job_name: str) -> str:
+    """Creates or adopts the networks that the run needs. Returns what was done."""
+    from tuneline.tasks import provision_network as task
+
+    return task.run(spec, job_name)

@@ -1,0 +1,184 @@
+"""The graph of a GRPO run. Only a graph: flows live in tuneline.tasks."""
+
+from kfp import dsl
+
+from components.cleanup import cleanup
+from components.convert import convert
+from components.evaluate import evaluate
+from components.images import SIZES, SMALL
+from components.launch_raycluster import launch_raycluster
+from components.preflight import preflight
+from components.provision_cluster import provision_cluster
+from components.provision_filesystem import provision_filesystem
+from components.provision_network import provision_network
+from components.provision_storage import provision_storage
+from components.register import register
+from components.release_gpus import release_gpus
+from components.stage_code import stage_code
+from components.stage_dataset import stage_dataset
+from components.stage_model import stage_model
+from components.train import train
+
+
+def _task(task: dsl.PipelineTask, *, cached: bool = False, retries: int = 0) -> dsl.PipelineTask:
+    """Caching is said for every task: what owns a live resource is never served from the cache."""
+    cpu, memory = SIZES.get(task.name, SMALL)
+    task.set_caching_options(cached).set_cpu_limit(cpu).set_memory_limit(memory)
+    return task.set_retry(retries, backoff_duration="1s", backoff_factor=1) if retries else task
+
+
+@dsl.pipeline(
+    name="tuneline-grpo", description="GRPO post-training: stage, train, convert, evaluate, register; GPUs come last and go first."
+)
+def grpo(
+    infra_platform: str = "local",
+    gpu_workers: int = 2,
+    gpu_ready_minutes: float = 5.0,
+    model_id: str = "tiny-qwen2",
+    model_revision: str = "",
+    model_seed: int = 0,
+    data_id: str = "arithmetic",
+    data_revision: str = "",
+    data_adapter: str = "verl",
+    data_seed: int = 0,
+    train_engine: str = "trl",
+    train_steps: int = 100,
+    train_save_every: int = 50,
+    train_learning_rate: float = 1e-06,
+    train_batch_size: int = 128,
+    train_group_size: int = 16,
+    train_prompt_tokens: int = 512,
+    train_response_tokens: int = 512,
+    train_temperature: float = 1.0,
+    train_kl_coef: float = 0.0,
+    train_reward: str = "gsm8k",
+    train_code_uri: str = "",
+    train_seed: int = 0,
+    train_attempts: int = 3,
+    train_stall_minutes: float = 15.0,
+    train_deadline_hours: float = 120.0,
+    train_force: bool = False,
+    output_root: str = "",
+    output_model_name: str = "tuneline-model",
+    output_shard_mb: int = 5000,
+    output_min_score: float = 0.0,
+    output_min_gain: float = 0.0,
+    ops_rerun_token: str = "",
+):
+    """GRPO post-training from base model and data set to a registered Hugging Face model.
+
+    Args:
+        infra_platform: Where the run happens.
+        gpu_workers: Training processes, one GPU each where there are GPUs. [processes]
+        gpu_ready_minutes: How long the Ray cluster may take to be ready. [minutes]
+        model_id: Base model: tiny-qwen2 (made here), an absolute folder, or a Hugging Face id.
+        model_revision: Revision of a Hugging Face model; '' takes its main branch and records the commit.
+        model_seed: Seed of the weights and warm start of a model that is made here.
+        data_id: Data set: arithmetic (made here), an absolute folder, or a Hugging Face id.
+        data_revision: Revision of a Hugging Face data set; '' takes its main branch and records the commit.
+        data_adapter: How rows become prompts: verl (verl's parquet schema as it is) or gsm8k (question, answer).
+        data_seed: Seed of a data set that is made here: which prompts are held out.
+        train_engine: What trains.
+        train_steps: Optimizer steps. [steps]
+        train_save_every: Steps between checkpoints; the last step is always saved. [steps]
+        train_learning_rate: Peak learning rate of AdamW.
+        train_batch_size: Completions per step over all workers. [completions]
+        train_group_size: Completions per prompt: the group whose mean is the baseline. [completions]
+        train_prompt_tokens: Longest prompt; a longer one is refused when staging. [tokens]
+        train_response_tokens: Longest completion. [tokens]
+        train_temperature: Sampling temperature of the rollouts.
+        train_kl_coef: Weight of the KL term against the base model; 0 trains without a reference.
+        train_reward: Reward: gsm8k (number after ####), exact (whole answer), or module:function from train_code_uri.
+        train_code_uri: Absolute folder with user code, put on the path of every worker; '' for none.
+        train_seed: Seed of sampling and data order.
+        train_attempts: Attempts of the training job before the run fails. [attempts]
+        train_stall_minutes: Longest time without a new step before the job is stopped. [minutes]
+        train_deadline_hours: Longest time for training, all attempts together. [hours]
+        train_force: Train again even where a complete checkpoint of the same training exists.
+        output_root: Absolute folder that holds models, data, checkpoints and runs; `tuneline run` fills it in.
+        output_model_name: Name under which the model is registered.
+        output_shard_mb: Largest safetensors shard. [MB]
+        output_min_score: Lowest validation score that lets a model be registered. [score]
+        output_min_gain: Lowest gain over the base model's validation score that lets it be registered. [score]
+        ops_rerun_token: Any new text makes cached tasks run again.
+    """
+    job_name = dsl.PIPELINE_JOB_NAME_PLACEHOLDER
+    ended = _task(cleanup(job_name=job_name, output_root=output_root))
+    with dsl.ExitHandler(ended, name="run"):
+        # fmt: off
+        checked = _task(preflight(
+            job_name=job_name,
+            infra_platform=infra_platform, gpu_workers=gpu_workers, gpu_ready_minutes=gpu_ready_minutes, model_id=model_id,
+            model_revision=model_revision, model_seed=model_seed, data_id=data_id, data_revision=data_revision,
+            data_adapter=data_adapter, data_seed=data_seed, train_engine=train_engine, train_steps=train_steps,
+            train_save_every=train_save_every, train_learning_rate=train_learning_rate, train_batch_size=train_batch_size,
+            train_group_size=train_group_size, train_prompt_tokens=train_prompt_tokens,
+            train_response_tokens=train_response_tokens, train_temperature=train_temperature, train_kl_coef=train_kl_coef,
+            train_reward=train_reward, train_code_uri=train_code_uri, train_seed=train_seed, train_attempts=train_attempts,
+            train_stall_minutes=train_stall_minutes, train_deadline_hours=train_deadline_hours, train_force=train_force,
+            output_root=output_root, output_model_name=output_model_name, output_shard_mb=output_shard_mb,
+            output_min_score=output_min_score, output_min_gain=output_min_gain,
+            ops_rerun_token=ops_rerun_token,
+        ))
+        # fmt: on
+        spec = checked.outputs["spec"]
+        storage = _task(provision_storage(spec=spec, job_name=job_name), retries=2)
+        network = _task(provision_network(spec=spec, job_name=job_name), retries=2)
+        cluster = _task(provision_cluster(spec=spec, job_name=job_name), retries=2).after(network)
+        filesystem = _task(provision_filesystem(spec=spec, job_name=job_name), retries=2).after(network)
+
+        # What is cached takes only what determines its bytes: never the job's name, never a provision output.
+        model = _task(
+            stage_model(
+                output_root=output_root,
+                model_id=model_id,
+                model_revision=model_revision,
+                model_seed=model_seed,
+                ops_rerun_token=ops_rerun_token,
+            ),
+            cached=True,
+            retries=2,
+        ).after(storage)
+        dataset = _task(
+            stage_dataset(
+                output_root=output_root,
+                data_id=data_id,
+                data_revision=data_revision,
+                data_adapter=data_adapter,
+                data_seed=data_seed,
+                ops_rerun_token=ops_rerun_token,
+            ),
+            cached=True,
+            retries=2,
+        ).after(storage)
+        code = _task(stage_code(spec=spec, job_name=job_name), retries=2).after(storage)
+        staged = {"model": model.outputs["model"], "dataset": dataset.outputs["dataset"], "code": code.outputs["code"]}
+
+        # GPUs come last and go first.
+        ray = _task(launch_raycluster(spec=spec, job_name=job_name, **staged), retries=2).after(cluster, filesystem)
+        trained = _task(train(spec=spec, job_name=job_name, training_key=ray.output, **staged), retries=3)
+        _task(release_gpus(spec=spec, job_name=job_name), retries=2).after(trained)
+
+        converted = _task(
+            convert(
+                output_root=output_root,
+                output_shard_mb=output_shard_mb,
+                ops_rerun_token=ops_rerun_token,
+                model=model.outputs["model"],
+                checkpoint=trained.outputs["checkpoint"],
+            ),
+            cached=True,
+            retries=2,
+        )
+        evaluated = _task(evaluate(spec=spec, job_name=job_name, checkpoint=trained.outputs["checkpoint"]), retries=1)
+        with dsl.If(evaluated.outputs["passed"] == True, name="passed"):  # noqa: E712
+            _task(
+                register(
+                    spec=spec,
+                    job_name=job_name,
+                    hf_model=converted.outputs["hf_model"],
+                    base_score=evaluated.outputs["base_score"],
+                    trained_score=evaluated.outputs["trained_score"],
+                ),
+                retries=2,
+            )

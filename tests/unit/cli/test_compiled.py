@@ -1,0 +1,48 @@
+"""Compiled pipelines are found by recipe, and --set is understood or refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from tuneline.cli import compiled
+from tuneline.cli.main import group
+from tuneline.config.spec import RunSpec
+from tuneline.core.errors import SpecError
+
+
+def test_a_recipe_is_found_by_name_and_by_path() -> None:
+    path = compiled.find("local-tiny")
+    assert compiled.find(str(path)) == path
+    assert RunSpec.build(compiled.defaults(path)).train_engine == "trl"
+
+
+def test_an_unknown_recipe_lists_those_that_exist() -> None:
+    with pytest.raises(SpecError, match=r"(?s)recipe 'local-tony'.*local-tiny|1 parameter"):
+        compiled.find("local-tony")
+
+
+def test_assignments() -> None:
+    assert compiled.assignments(["a=1", "b=x=y", "c="]) == {"a": "1", "b": "x=y", "c": ""}
+    with pytest.raises(click.BadParameter, match="want name=value"):
+        compiled.assignments(["train_steps"])
+
+
+@pytest.mark.parametrize("sets", [["train_lerning_rate=1"], ["train_steps=many", "gpu_workers=0"], ["train_batch_size=100"]])
+def test_run_refuses_before_anything_starts(sets: list[str], tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    arguments = [argument for value in sets for argument in ("--set", value)]
+    result = CliRunner().invoke(group, ["run", "--store", str(store), *arguments])
+    assert isinstance(result.exception, SpecError)
+    assert len(result.exception.faults) == len(sets)
+    assert not store.exists()
+
+
+def test_params_lists_every_parameter() -> None:
+    result = CliRunner().invoke(group, ["params", "--json"])
+    assert result.exit_code == 0
+    assert all(f'"{name}"' in result.output for name in RunSpec.model_fields)
+    assert "train_learning_rate" in CliRunner().invoke(group, ["params"], env={"COLUMNS": "200"}).output

@@ -1,0 +1,95 @@
+"""Around every task: its record, its failure, its run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.unit.tasks.artifacts import FakeArtifact
+from tuneline.config.spec import RunSpec
+from tuneline.core.errors import LineageError, StagingError
+from tuneline.lineage.model import State
+from tuneline.lineage.sqlite import SqliteStore
+from tuneline.tasks import cleanup, preflight
+from tuneline.tasks.context import announce_run, current_run, local_run_id, running, running_spec
+
+
+@pytest.fixture(autouse=True)
+def events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TUNELINE_EVENTS", str(tmp_path / "events.jsonl"))
+    return tmp_path / "events.jsonl"
+
+
+def seen(path: Path) -> list[tuple[str, str]]:
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return [(row["task"], row["state"]) for row in rows if row["kind"] == "task"]
+
+
+def test_a_failure_is_told_in_the_store_and_forgotten_when_the_retry_succeeds(tmp_path: Path, events: Path) -> None:
+    with (
+        pytest.raises(StagingError),
+        running("stage_code", root=str(tmp_path), run_id="tl1", parameters={}),
+    ):
+        raise StagingError("no such thing", next_move="look again")
+    told = cleanup.errors_of(str(tmp_path / "runs" / "tl1" / "errors"))
+    assert [(error["task"], error["error"]) for error in told] == [("stage_code", "[TL210] no such thing\n  next: look again")]
+    with running("stage_code", root=str(tmp_path), run_id="tl1", parameters={}):
+        pass
+    assert cleanup.errors_of(str(tmp_path / "runs" / "tl1" / "errors")) == []
+    store = SqliteStore(tmp_path / "lineage" / "lineage.sqlite")
+    states = [execution.state for number in (1, 2) if (execution := store.execution(f"tl1/stage_code/{number}"))]
+    assert states == [State.FAILED, State.COMPLETE]
+    assert seen(events) == [("stage_code", state) for state in ("started", "failed", "started", "finished")]
+
+
+def test_a_cached_producer_is_recorded_by_its_consumer(tmp_path: Path, events: Path) -> None:
+    artifact = FakeArtifact()
+    with running("stage_model", root=str(tmp_path), run_id="tl1", parameters={"model_id": "m"}) as task:
+        task.emit("model", artifact, str(tmp_path / "models" / "m"), kind="base", digest="a" * 64)
+    for _ in range(2):
+        with running("launch_raycluster", root=str(tmp_path), run_id="tl2", parameters={}) as task:
+            assert task.take("model", artifact).digest == "a" * 64
+    store = SqliteStore(tmp_path / "lineage" / "lineage.sqlite")
+    execution = store.execution("tl2/stage_model/1")
+    assert execution is not None
+    assert execution.state is State.CACHED
+    assert store.execution("tl2/stage_model/2") is None
+    assert seen(events).count(("stage_model", "cached")) == 1
+
+
+def test_an_input_without_lineage_is_refused(tmp_path: Path) -> None:
+    with (
+        pytest.raises(LineageError, match="carries no lineage"),
+        running("convert", root=str(tmp_path), run_id="tl1", parameters={}) as task,
+    ):
+        task.take("model", FakeArtifact(uri="/somewhere", metadata={"other": "x"}))
+
+
+def test_preflight_tells_the_run_to_tasks_that_may_not_know_the_job(tmp_path: Path) -> None:
+    assert current_run() == ""
+    spec = RunSpec.build({"output_root": str(tmp_path)})
+    checked = preflight.run({**spec.model_dump(), "job_name": "job-1"})
+    assert checked.run_id == local_run_id("job-1") == current_run()
+    assert RunSpec.from_json(checked.spec) == spec
+    announce_run("tlother")
+    assert current_run() == "tlother"
+
+
+def test_preflight_names_what_this_computer_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = RunSpec.build({"output_root": str(tmp_path)})
+    assert list(preflight.faults_of_this_computer(spec)) == []
+    monkeypatch.setattr(preflight, "find_spec", lambda name: None if name == "trl" else object())
+    monkeypatch.setattr(preflight, "FREE_BYTES", 1 << 62)
+    faults = list(preflight.faults_of_this_computer(spec))
+    assert len(faults) == 2
+    assert "MB needed" in faults[0]
+    assert "trl not installed" in faults[1]
+
+
+def test_running_spec_validates_again(tmp_path: Path) -> None:
+    spec = RunSpec.build({"output_root": str(tmp_path)})
+    with running_spec("provision_network", spec.to_json(), "job-1") as (task, got):
+        assert got == spec
+        assert task.run_id == local_run_id("job-1")

@@ -1,0 +1,102 @@
+"""Files of a checkpoint folder, opened once, read at offsets, never outside the folder."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path, PurePosixPath
+from types import TracebackType
+
+from tuneline.checkpoints.refusal import refused
+
+
+class FileBlob:
+    """A regular file, read with pread."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises CheckpointError if `path` is missing, not a regular file or cannot be opened."""
+        self._name = str(path)
+        try:
+            # O_NONBLOCK: opening a FIFO must not wait for a writer.
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            hint = "raise the limit of open files (ulimit -n)" if error.errno == errno.EMFILE else ""
+            raise refused(path, f"cannot be opened: {error.strerror}", next_move=hint) from error
+        status = os.fstat(self._descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(self._descriptor)
+            raise refused(path, "is not a regular file")
+        self._size = status.st_size
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def read_into(self, offset: int, out: memoryview) -> None:
+        """Fill `out` from byte `offset` on."""
+        done = 0
+        while done < len(out):
+            try:
+                count = os.preadv(self._descriptor, [out[done:]], offset + done)
+            except OSError as error:
+                raise refused(self._name, f"cannot be read at byte {offset + done}: {error.strerror}") from error
+            if count == 0:
+                raise refused(self._name, f"ends at byte {offset + done}, {len(out) - done} bytes too early")
+            done += count
+
+    def read(self, offset: int, length: int) -> bytes:
+        """`length` bytes from byte `offset` on."""
+        out = bytearray(length)
+        self.read_into(offset, memoryview(out))
+        return bytes(out)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class Folder:
+    """The files of one folder by relative path; a context manager that closes them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._root = path.resolve()
+        self._blobs: dict[str, FileBlob] = {}
+
+    def open(self, relative: str) -> FileBlob:
+        """The file at `relative`.
+
+        Raises:
+            CheckpointError: `relative` is absolute, has `..`, leads out of the folder through a link,
+                or is not a regular file that can be read.
+        """
+        blob = self._blobs.get(relative)
+        if blob is None:
+            blob = self._blobs[relative] = FileBlob(self._inside(relative))
+        return blob
+
+    def _inside(self, relative: str) -> Path:
+        pure = PurePosixPath(relative)
+        unsafe = not relative or len(relative) > 1024 or not relative.isprintable() or "\\" in relative
+        if unsafe or pure.is_absolute() or ".." in pure.parts or str(pure) != relative or relative == ".":
+            raise refused(self.path, "names a file outside itself", found=ascii(relative[:200]))
+        path = self.path / relative
+        try:
+            resolved = path.resolve()
+        except (OSError, RuntimeError) as error:
+            raise refused(path, f"cannot be resolved: {error}") from error
+        if not resolved.is_relative_to(self._root):
+            raise refused(path, "is a link that leads out of the checkpoint")
+        return path
+
+    def __enter__(self) -> Folder:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for blob in self._blobs.values():
+            blob.close()
+        self._blobs.clear()

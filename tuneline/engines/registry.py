@@ -1,0 +1,12 @@
+"""Engines by name."""
+
+from __future__ import annotations
+
+from tuneline.engines.base import Engine
+
+
+def get_engine(name: str) -> Engine:
+    """The engine that `train_engine` names; RunSpec has refused every other name."""
+    from tuneline.engines.trl import TrlEngine
+
+    return {"trl": TrlEngine}[name]()

@@ -1,0 +1,158 @@
+"""What every task does around its flow: record itself, its inputs and outputs; tell of its failure; find its run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from tuneline.config.spec import RunSpec
+from tuneline.config.store import Store
+from tuneline.core import log, names
+from tuneline.core.clock import SYSTEM, utc
+from tuneline.core.errors import LineageError, TunelineError
+from tuneline.core.files import write_json
+from tuneline.lineage import model, sidecar
+from tuneline.lineage.digests import digest_file
+from tuneline.lineage.metadata import lineage_metadata
+from tuneline.lineage.record import TaskRecord, record_cached, start_task
+from tuneline.lineage.sqlite import SqliteStore
+
+logger = log.get_logger("tasks")
+
+
+class Artifact(Protocol):
+    """The part of a pipeline artifact that tasks use."""
+
+    uri: str
+    path: str
+    metadata: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Taken:
+    """An input artifact: where it lies and the digest that its producer gave it."""
+
+    uri: str
+    digest: str
+    metadata: Mapping[str, str]
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.uri)
+
+
+@dataclass
+class Task:
+    """One running task.
+
+    Attributes:
+        run_id: '' for a cached task that runs outside any known run.
+    """
+
+    name: str
+    store: Store
+    run_id: str
+    record: TaskRecord
+    lineage: SqliteStore
+    notes: dict[str, str] = field(default_factory=dict)
+
+    def take(self, name: str, artifact: Artifact) -> Taken:
+        """Record an input artifact and return what it says of itself.
+
+        Raises:
+            LineageError: If it carries no lineage, so nobody could verify it.
+        """
+        metadata = {key: str(value) for key, value in artifact.metadata.items() if key.startswith("lineage_")}
+        kind = metadata.get("lineage_kind", "")
+        if not kind:
+            raise LineageError(
+                f"the input {name} of {self.name} carries no lineage",
+                asked=f"an artifact with lineage_* metadata at {artifact.uri!r}",
+                found=f"metadata keys {sorted(artifact.metadata) or 'none'}",
+                next_move="give an artifact that a Tuneline task made, or run its staging task again with a new ops_rerun_token",
+            )
+        known = self.record.input(name, artifact.uri, kind=kind, digest=metadata.get("lineage_digest", ""), metadata=metadata)
+        self._tell_cached(name, known)
+        return Taken(artifact.uri, metadata.get("lineage_digest", ""), metadata)
+
+    def _tell_cached(self, name: str, artifact: model.Artifact) -> None:
+        """A task that the cache answered runs no code, so its consumer records it."""
+        producer = artifact.metadata.get("lineage_task", "")
+        if self.run_id and producer and self.lineage.execution(model.execution_id(self.run_id, producer, 1)) is None:
+            record_cached(self.lineage, run_id=self.run_id, task=producer, outputs={name: artifact})
+            notes = {"uri": artifact.uri, "cached from run": artifact.metadata.get("lineage_run", "")}
+            log.event("task", task=producer, state="cached", notes=notes)
+
+    def emit(self, name: str, artifact: Artifact, uri: str, *, kind: str, digest: str, **keys: Any) -> None:
+        """Fill an output artifact and record it. `keys` are further keys of `lineage_metadata`, or other values for its own."""
+        execution = self.record.execution
+        known = {"run_id": self.run_id, "task": self.name, "attempt": execution.attempt, "parameters": execution.parameters}
+        described = sidecar.find(Path(uri)) if digest else None
+        if described:
+            known |= {"manifest": str(described), "manifest_sha256": digest_file(described).sha256}
+        metadata = lineage_metadata(kind=kind, digest=digest, **{**known, **keys})
+        artifact.uri = uri
+        artifact.metadata.update(metadata)
+        self.record.output(name, uri, kind=kind, digest=digest, metadata=metadata)
+
+
+def local_run_id(job_name: str) -> str:
+    """The id of a run on this computer."""
+    return names.run_id("local", "local", job_name)
+
+
+def current_run() -> str:
+    """The run that this computer is at, for a cached task, whose parameters must not name it; '' elsewhere."""
+    events = os.environ.get(log.EVENTS_VARIABLE)
+    path = Path(events).with_name("run_id") if events else None
+    return path.read_text().strip() if path and path.exists() else ""
+
+
+def announce_run(run_id: str) -> None:
+    """Tell the program that watches, and the cached tasks to come, which run this is."""
+    events = os.environ.get(log.EVENTS_VARIABLE)
+    if events:
+        Path(events).with_name("run_id").write_text(run_id)
+    log.event("run", run_id=run_id)
+
+
+@contextlib.contextmanager
+def running(name: str, *, root: str, run_id: str, parameters: Mapping[str, Any]) -> Iterator[Task]:
+    """Run a task's flow inside its record. A failure is told in `runs/<run_id>/errors/<task>.json`, then raised."""
+    log.configure()
+    store = Store(root)
+    database = SqliteStore(Path(store.lineage_db()))
+    record = start_task(database, run_id=run_id, task=name, parameters=parameters, properties={"process": str(os.getpid())})
+    attempt = record.execution.attempt
+    log.event("task", task=name, state="started", attempt=attempt)
+    task = Task(name, store, run_id, record, database)
+    error_file = Path(store.run_errors(run_id)) / f"{name}.json"
+    try:
+        yield task
+    except BaseException as error:
+        text = str(error) if isinstance(error, TunelineError) else "".join(traceback.format_exception_only(error)).strip()
+        record.finish("FAILED", {"error": text[:2000]})
+        if run_id:
+            write_json(error_file, {"task": name, "attempt": attempt, "error": text, "at": utc(SYSTEM.now())})
+        log.event("task", task=name, state="failed", attempt=attempt, error=text)
+        logger.error("%s failed: %s", name, text)
+        raise
+    record.finish("COMPLETE", task.notes)
+    error_file.unlink(missing_ok=True)
+    log.event("task", task=name, state="finished", attempt=attempt, notes=task.notes)
+
+
+@contextlib.contextmanager
+def running_spec(name: str, spec_json: str, job_name: str, **parameters: Any) -> Iterator[tuple[Task, RunSpec]]:
+    """`running` for a task that takes the whole spec."""
+    spec = RunSpec.from_json(spec_json)
+    run_id = local_run_id(job_name)
+    with running(
+        name, root=spec.output_root, run_id=run_id, parameters={**parameters, "spec_sha256": names.sha256_text(spec.to_json())}
+    ) as task:
+        yield task, spec

@@ -1,0 +1,18 @@
+"""Where models, data, checkpoints and runs lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tuneline.config.store import KEPT
+from tuneline.tasks.context import running_spec
+
+
+def run(spec_json: str, job_name: str) -> str:
+    """Create the store's layout; what is there stays. Returns its root."""
+    with running_spec("provision_storage", spec_json, job_name) as (task, spec):
+        root = Path(spec.output_root)
+        for name in (*KEPT, "runs", "leases", "lineage"):
+            (root / name).mkdir(parents=True, exist_ok=True)
+        task.notes["root"] = str(root)
+        return str(root)

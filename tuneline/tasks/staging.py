@@ -1,0 +1,81 @@
+"""Staging: into the store under a temporary name, digested, with its sidecar, published by one rename."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tuneline.core.errors import LineageError, StagingError
+from tuneline.core.files import publish, scratch_dir
+from tuneline.lineage import sidecar
+from tuneline.lineage.digests import SIDECAR, content_digest, digest_folder
+from tuneline.tasks.context import Task
+
+#: Hidden files, caches and VCS folders are no part of a model, data set or code folder.
+IGNORED = shutil.ignore_patterns(".*", "__pycache__", "*.pyc", "lineage.json")
+
+
+def stage(
+    task: Task,
+    final: Callable[[str], str],
+    fill: Callable[[Path], None],
+    *,
+    kind: str,
+    origin: Mapping[str, str],
+) -> tuple[str, str]:
+    """Stage a folder.
+
+    Args:
+        final: From content digest to the folder's path in the store.
+        fill: Writes the content into an empty folder.
+        kind: base | dataset | code.
+        origin: Where it comes from, as flat strings: `id`, `revision`, `licence`, ...
+
+    Returns:
+        The staged folder and its content digest. A folder of the same digest that is there already is verified and kept.
+
+    Raises:
+        StagingError: If `fill` wrote nothing.
+        LineageError: If the folder that is there already does not hold what its name says.
+    """
+    with scratch_dir(Path(final("0" * 64)).parent) as content:
+        fill(content)
+        files = digest_folder(content)
+        if not files:
+            raise StagingError(f"{task.name} found no file to stage", asked=str(dict(origin)), next_move="name a folder that holds files")
+        digest = content_digest(files)
+        folder = Path(final(digest))
+        sidecar.write(content, task.record.statement(kind=kind, uri=str(folder), files=files, details=origin))
+        if not publish(content, folder):
+            require_intact(folder, digest, f"the {kind} that is staged already")
+    return str(folder), digest
+
+
+def require_intact(folder: Path, digest: str, what: str) -> None:
+    """Prove that a folder of the store has its sidecar and holds exactly the content of `digest`.
+
+    Raises:
+        LineageError: If it is not so.
+    """
+    if not (folder / SIDECAR).is_file():
+        found = f"no {SIDECAR} in {folder}"
+    elif (actual := content_digest(digest_folder(folder))) == digest:
+        return
+    else:
+        found = f"content digest {actual} in {folder}"
+    raise LineageError(
+        f"{what} is not what was recorded",
+        asked=f"content digest {digest}",
+        found=found,
+        next_move=f"`tuneline audit {folder}` names the files; move the folder away and run again with a new ops_rerun_token",
+    )
+
+
+def copy_folder(source: str) -> Callable[[Path], None]:
+    """A `fill` that copies a folder, less what is hidden."""
+
+    def fill(target: Path) -> None:
+        shutil.copytree(source, target, dirs_exist_ok=True, ignore=IGNORED)
+
+    return fill
