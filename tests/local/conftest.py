@@ -76,12 +76,20 @@ class Run:
         return found
 
 
+def interpreter(folder: Path) -> str:
+    """This interpreter by a path with a space in it, as in a checkout in such a folder."""
+    link = folder / "the venv"
+    if not link.is_symlink():
+        link.symlink_to(sys.prefix)
+    return str(link / Path(sys.executable).relative_to(sys.prefix))
+
+
 def start(store: Path, *sets: str) -> Run:
     """Start `tuneline run` in a process group of its own, as a terminal would."""
     arguments = [argument for value in (*SHORT, *sets) for argument in ("--set", value)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("TUNELINE_", "RAY_"))}
     process = subprocess.Popen(
-        [sys.executable, "-m", "tuneline.cli.main", "run", "--store", str(store), *arguments],
+        [interpreter(store.parent), "-m", "tuneline.cli.main", "run", "--store", str(store), *arguments],
         cwd=ROOT,
         text=True,
         stdout=subprocess.PIPE,
