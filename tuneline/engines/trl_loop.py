@@ -18,10 +18,11 @@ from typing import Any, TextIO
 import torch
 import torch.distributed as dist
 from torch.utils.data import Sampler
-from transformers import AutoTokenizer, PrinterCallback, TrainerCallback
+from transformers import AutoTokenizer, PrinterCallback, TrainerCallback, set_seed
 from trl import GRPOConfig, GRPOTrainer
 
 from tuneline.core.errors import CheckpointError, JobError, StagingError
+from tuneline.core.names import sha256_text
 from tuneline.engines import trl_checkpoint
 from tuneline.engines.metrics import FROM_TRL
 from tuneline.engines.rewards import Reward, load_reward
@@ -80,7 +81,7 @@ class PromptOrder(Sampler[int]):
                     yield from [row] * self.group
 
 
-class Trainer(GRPOTrainer):  # type: ignore[misc]
+class Trainer(GRPOTrainer):
     """GRPOTrainer with this engine's data order, checkpoints, validation and metrics."""
 
     def __init__(self, spec: Mapping[str, Any], inputs: Mapping[str, Any], reward: Reward) -> None:
@@ -205,10 +206,10 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]
     def _load_rng_state(self, checkpoint: str | None) -> None:
         rank = dist.get_rank()
         if checkpoint and not trl_checkpoint.restore_rng(Path(checkpoint), rank, dist.get_world_size()):
-            torch.manual_seed(hash((self.spec["train_seed"], self.resume_step, rank)) % 2**63)
+            set_seed(int(sha256_text(f"{self.spec['train_seed']}/{self.resume_step}/{rank}")[:8], 16))
 
 
-class _SaveSteps(TrainerCallback):  # type: ignore[misc]
+class _SaveSteps(TrainerCallback):
     def __init__(self, every: int) -> None:
         self.every = every
 
@@ -239,7 +240,9 @@ def grpo_config(spec: Mapping[str, Any], inputs: Mapping[str, Any], world_size: 
         data_seed=spec["train_seed"],
         use_cpu=not use_gpu,
         ddp_backend="nccl" if use_gpu else "gloo",
-        ddp_find_unused_parameters=False,
+        # Keeps DDP from regrouping gradients after its first step: from three workers on, the order in which an element's gradients
+        # are added depends on its place in a group, and a resumed run has its first step later.
+        ddp_find_unused_parameters=True,
         bf16=use_gpu,
         gradient_checkpointing=use_gpu,
         model_init_kwargs={"dtype": "float32"},

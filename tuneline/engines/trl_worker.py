@@ -23,12 +23,16 @@ def main(argv: list[str]) -> int:
     config = json.loads(argv[0])
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    if "RAY_ADDRESS" not in os.environ and "RAY_AUTH_MODE" not in os.environ:
-        # A local Ray of its own, with a token of its own: Ray would write one into the home folder, for every later cluster.
+    address = os.environ.get("RAY_ADDRESS")
+    if not address and "RAY_AUTH_MODE" not in os.environ:
+        # Without one of its own, Ray writes a token into the home folder that every later cluster would ask for.
         os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
     import ray
 
-    ray.init(address=os.environ.get("RAY_ADDRESS", "local"), log_to_driver=True, include_dashboard=False)
+    if address:
+        ray.init(address=address)
+    else:
+        ray.init(address="local", num_cpus=config["spec"]["gpu_workers"], include_dashboard=False)
     try:
         _fit(config)
     except TunelineError as error:
