@@ -81,7 +81,7 @@ class PromptOrder(Sampler[int]):
                     yield from [row] * self.group
 
 
-class Trainer(GRPOTrainer):  # type: ignore[misc]
+class Trainer(GRPOTrainer):
     """GRPOTrainer with this engine's data order, checkpoints, validation and metrics."""
 
     def __init__(self, spec: Mapping[str, Any], inputs: Mapping[str, Any], reward: Reward) -> None:
@@ -209,7 +209,7 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]
             set_seed(int(sha256_text(f"{self.spec['train_seed']}/{self.resume_step}/{rank}")[:8], 16))
 
 
-class _SaveSteps(TrainerCallback):  # type: ignore[misc]
+class _SaveSteps(TrainerCallback):
     def __init__(self, every: int) -> None:
         self.every = every
 
