@@ -38,8 +38,7 @@ def audit(target: str, *, store: LineageStore | None, full: bool = True, clock: 
     """
     resolution = resolve(target, store, full=full)
     walk = _Walk(resolution, store, full)
-    if resolution.artifact:
-        walk.run(resolution.artifact)
+    subject = walk.run(resolution.artifact) if resolution.artifact else ""
     if store is None:
         what = "no lineage store: attempts, cached reuse and registered models cannot be known"
         walk.findings.append(Finding(Severity.INCOMPLETE, target, what, "give --store ROOT, the folder that holds lineage/lineage.sqlite"))
@@ -49,7 +48,7 @@ def audit(target: str, *, store: LineageStore | None, full: bool = True, clock: 
         at=clock.now(),
         full=full,
         store=store.root if store else "",
-        subject=resolution.artifact.id if resolution.artifact else "",
+        subject=subject,
         candidates=resolution.candidates,
         nodes=walk.nodes,
         graph=walk.graph,
@@ -73,10 +72,13 @@ class _Walk:
         if resolution.location:
             self.roots = [*_store_roots(resolution.location), *self.roots]
 
-    def run(self, target: Artifact) -> None:
+    def run(self, target: Artifact) -> str:
+        """Go through everything that a target was made from; returns the id under which it is found in `nodes`."""
         names = self.resolution.names
         self.graph = Graph({item.id: item for item in (target, *names)})
         self._grow([*self._records(target), *names])
+        if target.id not in self.graph.artifacts:  # it was digested since
+            target = next(item for item in self.graph.artifacts.values() if (item.kind, item.uri) == (target.kind, target.uri))
         # Nearest first: a sidecar names the digests of what was recorded before it was digested.
         waiting = deque([target, *ancestors(self.graph, target.id).values(), *self.graph.artifacts.values()])
         while waiting:
@@ -95,6 +97,7 @@ class _Walk:
         self._check_producers(target)
         self._check_chain(names[0] if names else target)
         self._check_read(target)
+        return target.id
 
     def _records(self, artifact: Artifact) -> list[Artifact]:
         """An artifact as the store may have it: at its place, also from before it was digested, else by its content."""
@@ -255,6 +258,9 @@ class _Walk:
         if not self.full and count:
             what = f"only names and sizes of {count} files were compared"
             self.findings.append(Finding(Severity.INCOMPLETE, target.uri, what, "audit without --quick"))
+        elif self.nodes[target.id].state is NodeState.UNVERIFIED:
+            next_move = "" if target.digest else "record its digest when it is made"
+            self.findings.append(Finding(Severity.INCOMPLETE, target.uri, "its bytes were not verified", next_move))
 
 
 def _contradiction(artifact: Artifact, item: Dependency, before: Iterable[Artifact]) -> Finding:

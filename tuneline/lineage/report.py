@@ -187,8 +187,12 @@ def _table(heads: Iterable[str], rows: Iterable[str]) -> str:
 
 
 def _text(value: str) -> str:
-    """Text for HTML; what HTML cannot hold is shown as U+FFFD."""
-    return escape("".join(character if character >= " " or character in "\n\t" else "\ufffd" for character in value))
+    return escape(_printable(value))
+
+
+def _printable(value: str) -> str:
+    """Text without the control characters that HTML cannot hold and a terminal obeys: each is shown as U+FFFD."""
+    return "".join(character if character >= " " or character in "\n\t" else "\ufffd" for character in value.replace("\x7f", "\0"))
 
 
 def render_text(result: AuditResult) -> str:
@@ -213,4 +217,4 @@ def render_text(result: AuditResult) -> str:
         lines.append(
             f"{good} of {len(result.nodes)} artifacts verified by their bytes, {len(result.graph.executions)} executions in the chain"
         )
-    return "\n".join(lines) + "\n"
+    return _printable("\n".join(lines) + "\n")

@@ -33,6 +33,10 @@ class Artifact(Protocol):
     metadata: dict[str, Any]
 
 
+#: What an output artifact says of itself where a task had nothing to make: it is no part of the lineage.
+NOTHING = {"lineage_kind": "none"}
+
+
 @dataclass(frozen=True)
 class Taken:
     """An input artifact: where it lies and the digest that its producer gave it."""
@@ -69,6 +73,8 @@ class Task:
         """
         metadata = {key: str(value) for key, value in artifact.metadata.items() if key.startswith("lineage_")}
         kind = metadata.get("lineage_kind", "")
+        if metadata == NOTHING:
+            return Taken("", "", metadata)
         if not kind:
             raise LineageError(
                 f"the input {name} of {self.name} carries no lineage",

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.fakes.lineage_chain import PARAMETERS, SHARD, Chain, TickingClock, fill
 from tuneline.lineage import sidecar
 from tuneline.lineage.audit import audit
-from tuneline.lineage.digests import content_digest, digest_folder, quick_files
+from tuneline.lineage.digests import content_digest, digest_file, digest_folder, quick_files
 from tuneline.lineage.findings import AuditResult, FileState, NodeState, Severity
 from tuneline.lineage.model import State
 from tuneline.lineage.record import record_cached
@@ -410,6 +410,26 @@ def test_bytes_that_lie_in_a_bucket_are_not_read_here(chain: Chain) -> None:
     result = look(chain, "gs://bucket/hf/x")
     assert result.exit_code == 2
     assert "not on this computer" in told(result, Severity.INCOMPLETE)
+
+
+def test_nothing_is_called_verified_whose_bytes_nobody_compared(chain: Chain, tmp_path: Path) -> None:
+    (tmp_path / "metrics.json").write_bytes(b"{}")
+    with chain.task("evaluate") as record:
+        record.output("metrics", str(tmp_path / "metrics.json"), kind="metrics")
+    for target in (str(tmp_path / "metrics.json"), "none"):
+        result = look(chain, target)
+        assert result.exit_code == 2
+        assert "its bytes were not verified" in told(result, Severity.INCOMPLETE)
+    assert AuditResult("x", 0.0, True, "").exit_code == 2
+
+
+def test_an_artifact_that_is_a_file_has_the_files_sha256(chain: Chain, tmp_path: Path) -> None:
+    (tmp_path / "metrics.json").write_bytes(b"{}")
+    with chain.task("evaluate") as record:
+        record.output("metrics", str(tmp_path / "metrics.json"), kind="metrics", digest=digest_file(tmp_path / "metrics.json").sha256)
+    assert look(chain, str(tmp_path / "metrics.json")).exit_code == 0
+    (tmp_path / "metrics.json").write_bytes(b"{1")
+    assert look(chain, str(tmp_path / "metrics.json")).exit_code == 1
 
 
 def test_the_result_is_plain_json(chain: Chain) -> None:
