@@ -35,7 +35,7 @@ ENVIRONMENT = {
     "TORCH_CPP_LOG_LEVEL": "ERROR",
 }
 #: Modules whose text decides what is computed.
-_SOURCES = ("trl_worker.py", "trl_loop.py", "trl_checkpoint.py", "process_group.py", "trl.py", "rewards.py")
+_SOURCES = ("trl_worker.py", "trl_loop.py", "trl_checkpoint.py", "process_group.py", "trl.py", "rewards.py", "schedule.py")
 _PACKAGES = ("torch", "trl", "transformers", "accelerate", "ray")
 
 
