@@ -95,7 +95,8 @@ def _ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1d2430;--soft:#667085;--grid:#e4e7ec;--page:#fff;--raw:#a9c1f5;--line:#2457c5;--score:#b4470c}
-@media (prefers-color-scheme:dark){:root{--ink:#e6e9ef;--soft:#98a2b3;--grid:#2c3442;--page:#12161d;--raw:#35508f;--line:#8ab0ff;--score:#ffa266}}
+@media (prefers-color-scheme:dark){
+:root{--ink:#e6e9ef;--soft:#98a2b3;--grid:#2c3442;--page:#12161d;--raw:#35508f;--line:#8ab0ff;--score:#ffa266}}
 body{margin:1.5rem auto;max-width:56rem;padding:0 1rem;background:var(--page);color:var(--ink);font:15px/1.5 system-ui,sans-serif}
 h1{font-size:1.15rem;font-weight:600}svg{width:100%;height:auto}text{fill:var(--soft);font:12px system-ui,sans-serif}
 .grid{stroke:var(--grid)}.raw{stroke:var(--raw);fill:none}.line{stroke:var(--line);stroke-width:2;fill:none}

@@ -30,9 +30,12 @@ ENVIRONMENT = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "WANDB_DISABLED": "true",
     "PYTHONUNBUFFERED": "1",
+    # The job's log is for progress and errors: no deprecations of libraries that are pinned, no advice from DDP.
+    "PYTHONWARNINGS": "ignore",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
 }
 #: Modules whose text decides what is computed.
-_SOURCES = ("trl_worker.py", "trl_loop.py", "trl_checkpoint.py", "trl.py", "rewards.py")
+_SOURCES = ("trl_worker.py", "trl_loop.py", "trl_checkpoint.py", "process_group.py", "trl.py", "rewards.py", "schedule.py")
 _PACKAGES = ("torch", "trl", "transformers", "accelerate", "ray")
 
 

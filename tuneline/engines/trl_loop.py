@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import random
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -26,9 +25,8 @@ from tuneline.core.names import sha256_text
 from tuneline.engines import trl_checkpoint
 from tuneline.engines.metrics import FROM_TRL
 from tuneline.engines.rewards import Reward, load_reward
+from tuneline.engines.schedule import accumulation, prompts_of_steps
 
-#: Tokens (prompt and longest completion) in one forward and backward pass of one worker; a longer batch is accumulated.
-MICRO_BATCH_TOKENS = 16_384
 _EVAL_ROWS = 128
 
 
@@ -50,15 +48,7 @@ def train(config: Mapping[str, Any]) -> None:
 
 
 class PromptOrder(Sampler[int]):
-    """Row indices of a whole training: every pass over the rows in a new order that only seed and pass decide.
-
-    Args:
-        rows: Rows of the training split.
-        prompts: Prompts a step.
-        group: Completions a prompt.
-        repeats: How often a step's completions are handed out (TRL asks once an accumulated micro batch).
-        steps: Optimizer steps.
-    """
+    """Row indices of a whole training, as TRL wants them: each prompt once a completion, each step once a micro batch."""
 
     def __init__(self, *, rows: int, prompts: int, group: int, repeats: int, steps: int, seed: int) -> None:
         self.rows, self.prompts, self.group, self.repeats, self.steps, self.seed = rows, prompts, group, repeats, steps, seed
@@ -67,15 +57,7 @@ class PromptOrder(Sampler[int]):
         return self.steps * self.repeats * self.prompts * self.group
 
     def __iter__(self) -> Iterator[int]:
-        order: list[int] = []
-        number = 0
-        for _ in range(self.steps):
-            while len(order) < self.prompts:
-                one_pass = list(range(self.rows))
-                random.Random(f"{self.seed}/{number}").shuffle(one_pass)
-                order += one_pass
-                number += 1
-            chosen, order = order[: self.prompts], order[self.prompts :]
+        for chosen in prompts_of_steps(rows=self.rows, prompts=self.prompts, steps=self.steps, seed=self.seed):
             for _ in range(self.repeats):
                 for row in chosen:
                     yield from [row] * self.group
@@ -255,20 +237,6 @@ def grpo_config(spec: Mapping[str, Any], inputs: Mapping[str, Any], world_size: 
         eval_strategy="no",
         report_to="none",
         disable_tqdm=True,
-    )
-
-
-def accumulation(completions: int, tokens: int) -> int:
-    """Micro batches a step: the fewest equal ones of at most MICRO_BATCH_TOKENS tokens.
-
-    Args:
-        completions: Of one worker in one step.
-        tokens: Longest prompt and completion together.
-    """
-    return next(
-        n
-        for n in range(1, completions + 1)
-        if completions % n == 0 and (completions // n * tokens <= MICRO_BATCH_TOKENS or n == completions)
     )
 
 

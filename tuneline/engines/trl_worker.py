@@ -49,7 +49,6 @@ def _fit(config: dict[str, Any]) -> None:
     from ray.train.torch import TorchTrainer
 
     from tuneline.engines.process_group import OwnAddressConfig
-    from tuneline.engines.trl_loop import train
 
     workers, job_name = config["spec"]["gpu_workers"], config["inputs"]["job_name"]
     gpus = ray.cluster_resources().get("GPU", 0)
@@ -58,7 +57,7 @@ def _fit(config: dict[str, Any]) -> None:
         print(f"{gpus:g} GPU for {workers} workers: training on the CPU (gpu_workers={gpus:g} would use the GPU)", flush=True)
     scratch = Path(config["inputs"]["attempt_dir"]) / ".ray-train"
     trainer = TorchTrainer(
-        train,
+        _train,
         train_loop_config=config,
         torch_config=OwnAddressConfig(backend="nccl" if use_gpu else "gloo"),
         # The trainer only waits: it takes no CPU away from the workers.
@@ -72,6 +71,13 @@ def _fit(config: dict[str, Any]) -> None:
             f"training attempt {job_name} failed: {_cause(error)}", next_move="the lines above hold the worker's traceback"
         ) from error
     shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _train(config: dict[str, Any]) -> None:
+    # Imported by the workers alone: the driver and Ray's trainer would each spend seconds on it before the workers start.
+    from tuneline.engines.trl_loop import train
+
+    train(config)
 
 
 def _cause(error: BaseException) -> str:
