@@ -238,7 +238,7 @@ def _command(head: Head, cpus: int, gpus: int | None) -> list[str]:
 
 
 def _interpreter(temp_dir: Path) -> str:
-    """This interpreter under a name that needs no quotes: Ray puts it, and files beside it, into shell commands and LD_PRELOAD as they are."""
+    """This interpreter under a name that needs no quotes: Ray puts it into shell commands, and files beside it into LD_PRELOAD."""
     if shlex.quote(sys.executable) == sys.executable:
         return sys.executable
     link = temp_dir / "venv"
