@@ -39,11 +39,15 @@ class RunSpec(BaseModel):
     infra_namespace: Text = _field("tuneline", "Kubernetes namespace of the run.")
     infra_service_account: Text = _field("tuneline", "Kubernetes service account that reads and writes the bucket.")
     infra_release_channel: Literal["rapid", "regular", "stable"] = _field("rapid", "GKE release channel of a cluster that is made.")
-    infra_filesystem: Literal["gcsfuse", "lustre"] = _field("gcsfuse", "What workers see at /data: the bucket by GCS FUSE, or Managed Lustre.")
+    infra_filesystem: Literal["gcsfuse", "lustre"] = _field(
+        "gcsfuse", "What workers see at /data: the bucket by GCS FUSE, or Managed Lustre."
+    )
     infra_lustre_gib: int = _field(18000, "Capacity of a Lustre instance that is made.", "GiB", ge=9000, le=954_000)
     infra_lustre_throughput: Literal[125, 250, 500, 1000] = _field(500, "Throughput of Lustre for each TiB.", "MB/s per TiB")
     infra_account_network: Text = _field("", "Service account impersonated for networks and firewalls; '' for the caller's own.")
-    infra_account_cluster: Text = _field("", "Service account impersonated for clusters, pools and what is in them; '' for the caller's own.")
+    infra_account_cluster: Text = _field(
+        "", "Service account impersonated for clusters, pools and what is in them; '' for the caller's own."
+    )
     infra_account_storage: Text = _field("", "Service account impersonated for buckets and Lustre; '' for the caller's own.")
     infra_account_secrets: Text = _field("", "Service account impersonated for Secret Manager; '' for the caller's own.")
     gpu_machine: Literal["", "a3-ultragpu-8g", "a4-highgpu-8g", "a4x-highgpu-4g"] = _field("", "GPU machine type; '' for CPU workers.")
@@ -85,7 +89,7 @@ class RunSpec(BaseModel):
     train_deadline_hours: float = _field(120.0, "Longest time for training, all attempts together.", "hours", gt=0, le=160)
     train_force: bool = _field(False, "Train again even where a complete checkpoint of the same training exists.")
 
-    output_root: Text = _field("", "Absolute folder that holds models, data, checkpoints and runs; `tuneline run` fills it in.")
+    output_root: Text = _field("", "Where models, data, checkpoints, runs lie: gs://BUCKET[/FOLDER] on gke, else an absolute folder.")
     output_model_name: Text = _field("tuneline-model", "Name under which the model is registered.")
     output_shard_mb: int = _field(5000, "Largest safetensors shard.", "MB", ge=1, le=50_000)
     output_min_score: float = _field(0.0, "Lowest validation score that lets a model be registered.", "score", ge=0, le=1)
