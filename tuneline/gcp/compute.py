@@ -207,19 +207,22 @@ def remove_peering(google: Google, network: str, peering: str, run: str, *, dead
 
 
 def subnet_of(google: Google, network: str, region: str) -> str:
-    """The name of the subnet for nodes in an adopted network: its one subnet in the region.
+    """The name of the subnet for nodes in an adopted network: its one subnet in the region; '' for auto mode, where GKE takes the region's.
 
     Raises:
         NotFound: The network or such a subnet is not there.
         Conflict: There are several, none named like the network.
     """
-    if get(google, NETWORK, network) is None:
+    found = get(google, NETWORK, network)
+    if found is None:
         raise NotFound(
             f"there is no network {network}",
             asked=f"infra_network={network}",
             next_move="choose one that is there, or a name that starts with infra_name, which is then made",
         )
-    names = sorted(found.name for found in list_all(google, SUBNETWORK, place=region) if found.network.rsplit("/", 1)[-1] == network)
+    if found.auto_create_subnetworks:
+        return ""
+    names = sorted(item.name for item in list_all(google, SUBNETWORK, place=region) if item.network.rsplit("/", 1)[-1] == network)
     if not names:
         raise NotFound(
             f"network {network} has no subnet in {region}", asked=f"infra_region={region}", next_move="make one, or choose another region"

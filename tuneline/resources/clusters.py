@@ -42,11 +42,11 @@ def build_cluster(spec: RunSpec, names: Names, mark: Mark, *, subnetwork: str) -
     """container_v1.Cluster.
 
     Args:
-        subnetwork: The nodes' subnet in the cluster's network.
+        subnetwork: The nodes' subnet in the cluster's network; '' in an auto-mode network.
     """
     from google.cloud import container_v1 as gke_v1
 
-    subnet = f"projects/{spec.infra_project}/regions/{spec.infra_region}/subnetworks/{subnetwork}"
+    subnet = f"projects/{spec.infra_project}/regions/{spec.infra_region}/subnetworks/{subnetwork}" if subnetwork else ""
     cluster = gke_v1.Cluster(
         name=names.cluster,
         description=mark.description,
@@ -223,9 +223,11 @@ def ensure_gpu_pool(google: Google, spec: RunSpec, names: Names, mark: Mark, inv
         ReservationMismatch: Before anything is bought.
         Stockout: Within three minutes of the first refusal.
     """
-    if spec.gpu_machine and spec.gpu_provisioning == "reservation":
+    own = has_gpu_pool(spec)
+    there = own and gke.get_pool(google, spec.infra_region, names.cluster, names.pool) is not None
+    if spec.gpu_machine and spec.gpu_provisioning == "reservation" and not there:
         capacity.check_reservation(google, spec.gpu_reservation, spec.infra_zone, spec.gpu_machine, spec.gpu_nodes)
-    if not has_gpu_pool(spec):
+    if not own:
         return None
     if spec.infra_cluster_kind == "a4x":
         policy = compute.ensure_resource(google, compute.POLICY, build_policy(spec, names, mark), mark, place=spec.infra_region)

@@ -118,9 +118,10 @@ class Inventory:
         self._entries = {(item["kind"], item["name"]): Entry(**item) for item in document.get("entries", ())}
 
     def note(self, kind: str, name: str, *, place: str = "", created: bool, **facts: str) -> None:
-        """Record a resource. What this run once created stays created, although a retry finds it there."""
+        """Record a resource. What this run once created stays created, although a retry finds it there; facts add up."""
         known = self._entries.get((kind, name))
-        entry = Entry(kind, name, place, created or (known is not None and known.created), utc(self._clock.now()), facts)
+        created = created or (known is not None and known.created)
+        entry = Entry(kind, name, place, created, utc(self._clock.now()), {**(known.facts if known else {}), **facts})
         self._entries[kind, name] = entry
         self._write()
 

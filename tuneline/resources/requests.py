@@ -63,8 +63,8 @@ def build_requests(spec: RunSpec, run_id: str, project_number: str, *, now: floa
     requests.append(_bucket(spec, names, mark))
     if spec.infra_filesystem == "lustre":
         requests += _filesystem(spec, names, mark, project_number)
-    # A network that is not ours is read first; on an auto-mode one the region's subnet has its name.
-    subnetwork = names.subnetwork if names.own_network else names.network
+    # A network that is not ours is read first, and its one subnet taken; in an auto-mode network, as `default` is, GKE takes it.
+    subnetwork = names.subnetwork if names.own_network else ""
     cluster = clusters.build_cluster(spec, names, mark, subnetwork=subnetwork)
     place = f"{project}/locations/{region}/clusters"
     requests.append(Request("container", "clusters.create", f"{place}/{names.cluster}", {"cluster": as_json(cluster)}))

@@ -1,7 +1,8 @@
 """The end of a run's infrastructure, in the one order that works, touching only what this run provably created.
 
-Kubernetes objects (RayJob, RayCluster, ComputeDomain, claims) go before; this begins at the GPU pool. Proof is the mark on the live resource, or a
-name that holds the id of a cluster which the inventory says this run created. Models, data, checkpoints and the bucket that holds them stay.
+Kubernetes objects (RayJob, RayCluster, ComputeDomain, claims) go before; this begins at the GPU pool. Proof is the mark on the live
+resource, or a name that holds the id of a cluster which the inventory says this run created. Models, data, checkpoints and the bucket
+that holds them stay.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from tuneline.core.errors import TunelineError
 from tuneline.core.log import get_logger
 from tuneline.gcp import compute, gke, lustre, peering, storage
 from tuneline.gcp.clients import Google
+from tuneline.gcp.ownership import RUN, marks
 from tuneline.resources import bucket, leftovers
 from tuneline.resources.inventory import Inventory, Names, is_ours
 
@@ -102,6 +104,11 @@ class Teardown:
         region, name = self.spec.infra_region, self.names.cluster
         found = gke.get_cluster(self.google, region, name)
         if found is not None and self._mine("cluster", name, found):
+            others = sorted({marks(pool)[RUN] for pool in found.node_pools if is_ours(pool)} - {self.inventory.run_id})
+            if others:
+                _log.warning("cluster %s stays: it holds pools of %s", name, ", ".join(others))
+                self.ended.kept.append(f"cluster {name}, in use by {', '.join(others)}")
+                return
             self.inventory.note("cluster", name, place=region, created=True, id=str(found.id))
             self._gone(f"cluster {name}", gke.delete_cluster(self.google, region, name))
 
@@ -111,12 +118,13 @@ class Teardown:
         entry = self.inventory.find("cluster", self.names.cluster)
         if entry is None or not entry.created or gke.get_cluster(self.google, region, self.names.cluster) is not None:
             return
-        identity, own = entry.facts.get("id", ""), self._own_networks()
+        own = self._own_networks()
+        cluster = leftovers.Cluster(self.names.cluster, region, entry.facts.get("id", ""), entry.facts.get("uid", ""))
         self.ended.deleted += leftovers.delete_forwarding_rules(self.google, run, own)
-        self.ended.deleted += leftovers.delete_groups(self.google, run, own)
-        self.ended.deleted += leftovers.delete_firewalls(self.google, run, own, identity)
-        self.ended.deleted += leftovers.delete_disks(self.google, run, self.names.cluster, region)
-        self.ended.deleted += leftovers.delete_accelerator_networks(self.google, run, region, identity)
+        self.ended.deleted += leftovers.delete_groups(self.google, run, own, cluster)
+        self.ended.deleted += leftovers.delete_firewalls(self.google, run, own, cluster)
+        self.ended.deleted += leftovers.delete_disks(self.google, run, cluster)
+        self.ended.deleted += leftovers.delete_accelerator_networks(self.google, run, cluster)
         self.inventory.forget("cluster", self.names.cluster)
 
     def filesystem(self) -> None:
