@@ -13,7 +13,7 @@ from tuneline.gcp.errors import GoogleError, NotFound, Quota, Refused, Reservati
 from tuneline.gcp.faults import Fault
 
 #: How long machines may be refused before it is called a stockout: GKE itself would go on for 35 minutes.
-STOCKOUT_SECONDS = 120.0
+STOCKOUT_SECONDS = 60.0
 
 
 def _soon(google: Google) -> Deadline:
@@ -57,7 +57,6 @@ def check_reservation(google: Google, reservation: str, zone: str, machine: str,
     owner = parts[1] if parts[0] == "projects" else google.project
     name = parts[3] if parts[0] == "projects" else parts[0]
     until, client = _soon(google), google.compute("Reservations")
-    found = find(google, f"read reservations/{name}", lambda: client.get(project=owner, zone=zone, reservation=name, **PLAIN), until)
 
     def mismatch(asked: str, is_: str) -> ReservationMismatch:
         return ReservationMismatch(
@@ -67,8 +66,10 @@ def check_reservation(google: Google, reservation: str, zone: str, machine: str,
             next_move="correct gpu_reservation, infra_zone, gpu_machine or gpu_nodes",
         )
 
-    if found is None:
-        raise mismatch(f"reservation {name} of project {owner} in zone {zone}", "no such reservation there")
+    try:
+        found = call(google, f"read reservations/{name}", lambda: client.get(project=owner, zone=zone, reservation=name, **PLAIN), until)
+    except (NotFound, ReservationMismatch) as error:
+        raise mismatch(f"reservation {name} of project {owner} in zone {zone}", "no such reservation there") from error
     specific = found.specific_reservation
     if specific.instance_properties.machine_type != machine:
         raise mismatch(f"gpu_machine={machine}", specific.instance_properties.machine_type)

@@ -14,6 +14,8 @@ HTTP_OF_RPC = {1: 499, 3: 400, 4: 504, 5: 404, 6: 409, 7: 403, 8: 429, 9: 400, 1
 _RPC_ABORTED = 10
 INTERNAL = 13
 
+#: What REST clients put before Google's own words.
+_REQUEST = re.compile(r"^(?:GET|POST|PUT|PATCH|DELETE) https?://\S+: ")
 _QUOTA_PATTERNS = (
     # GKE: resource "CPUS": request requires '36.0' and is short '12.0'. project has a quota of '24.0' with '0.0' available
     re.compile(r"resource \"(?P<metric>[^\"]+)\".*?quota of '(?P<limit>[\d.]+)' with '(?P<available>[\d.]+)' available", re.S),
@@ -68,7 +70,7 @@ def _of_api_core(error: Any) -> Fault:
         if isinstance(item, dict):
             reasons += [str(item[key]) for key in ("reason", "code") if item.get(key)]
             quota.update(_quota_detail(item.get("metadata") or item.get("quotaInfo") or {}))
-    message = str(getattr(error, "message", "") or error)
+    message = _REQUEST.sub("", str(getattr(error, "message", "") or error))
     return Fault(int(getattr(error, "code", None) or 0), message, tuple(reasons), quota)
 
 

@@ -105,7 +105,7 @@ def ensure_pool(google: Google, location: str, cluster: str, body: Any, mark: Ma
     """The node pool as asked, running.
 
     Raises:
-        Stockout: Its machines are refused for two minutes; the pool is deleted again.
+        Stockout: Its machines are refused for a minute; the pool is deleted again.
         Conflict: Another run's pool has this name, or it differs.
     """
     until, what = Deadline.after(google.clock, POOL_SECONDS), f"node pool {body.name}"
