@@ -170,8 +170,8 @@ class Capacity:
         return out
 
     def _count(self, collection: Collection, project: Project, region: str) -> int:
-        paths = [path.split("/") for path, _ in self.world.of_kind(collection.segment, project.id)]
-        return sum(1 for parts in paths if parts[2] == collection.scope and (not region or parts[3] == region))
+        paths = [path.split("/") for path, _ in self.world.of_kind(f"{collection.scope}/{collection.segment}", project.id)]
+        return sum(1 for parts in paths if not region or parts[3] == region)
 
     def _take_reserved(self, shape: Shape) -> Shortage | None:
         entry = self.world.get(shape.reservation)
@@ -191,9 +191,9 @@ class Capacity:
             block.body["inUseCount"] += change
 
     def _running(self, machine: str, zone: str) -> int:
-        shapes = [entry.extra["shape"] for _, entry in self.world.of_kind("instances") if "shape" in entry.extra]
+        shapes = [entry.extra["shape"] for _, entry in self.world.of_kind("zones/instances") if "shape" in entry.extra]
         return sum(1 for shape in shapes if (shape.machine, shape.zone) == (machine, zone) and not shape.reservation)
 
     def _gpus_in_use(self, project: Project, metric: str, region: str) -> int:
-        shapes = [entry.extra["shape"] for _, entry in self.world.of_kind("instances", project.id) if "shape" in entry.extra]
+        shapes = [entry.extra["shape"] for _, entry in self.world.of_kind("zones/instances", project.id) if "shape" in entry.extra]
         return sum(shape.gpus for shape in shapes if shape.metric == metric and region_of(shape.zone) == region)

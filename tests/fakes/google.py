@@ -11,8 +11,12 @@ from tests.fakes.compute.service import ComputeFake
 from tests.fakes.errors import ApiError
 from tests.fakes.faults import Fault, Faults
 from tests.fakes.gke.service import ContainerFake
+from tests.fakes.identity import IamCredentialsFake, ResourceManagerFake, SecretManagerFake, ServiceUsageFake
+from tests.fakes.lustre import LustreFake
 from tests.fakes.server import Server
 from tests.fakes.service import Call, Service, Shared
+from tests.fakes.servicenetworking import ServiceNetworkingFake
+from tests.fakes.storage import StorageFake
 from tests.fakes.tokens import FakeCredentials, Tokens
 from tests.fakes.world import Project, World
 
@@ -38,7 +42,27 @@ class GoogleFakes:
         common = (self.world, self.tokens, self._shared)
         self.compute = ComputeFake(*common, self.capacity, self.operation_faults)
         self.container = ContainerFake(*common, self.compute, self.capacity, self.operation_faults)
-        self.services: dict[str, Service] = {item.name: item for item in (self.compute, self.container)}
+        self.lustre = LustreFake(*common, self.operation_faults)
+        self.servicenetworking = ServiceNetworkingFake(*common, self.operation_faults)
+        self.secretmanager = SecretManagerFake(*common)
+        self.serviceusage = ServiceUsageFake(*common, self.operation_faults)
+        self.cloudresourcemanager = ResourceManagerFake(*common)
+        self.iamcredentials = IamCredentialsFake(*common)
+        self.storage = StorageFake(*common)
+        self.services: dict[str, Service] = {
+            item.name: item
+            for item in (
+                self.compute,
+                self.container,
+                self.lustre,
+                self.servicenetworking,
+                self.secretmanager,
+                self.serviceusage,
+                self.cloudresourcemanager,
+                self.iamcredentials,
+                self.storage,
+            )
+        }
         self.endpoints: dict[str, str] = {}
         self.add_project("demo", "123456789012")
 
@@ -46,10 +70,12 @@ class GoogleFakes:
         self._server = Server(self.services)
         self._server.start()
         self.endpoints.update({name: f"http://127.0.0.1:{port}" for name, port in self._server.ports.items()})
+        self.storage.backend.public = self.endpoints["storage"].removeprefix("http://")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._server.stop()
+        self.storage.backend.stop()
 
     def add_project(self, id: str, number: str, enabled: set[str] | None = None) -> Project:
         """A project with the network `default`; `enabled` names its APIs, None for all."""

@@ -107,7 +107,7 @@ class Discovery:
                 raise ApiError(400, f"Invalid value at '{name}' (TYPE_INT32), \"{value}\"")
 
     def check_body(self, route: Route, body: Any) -> dict[str, Any]:
-        """The body in canonical form: int64 as text, read-only and null fields left out.
+        """The body in canonical form: int64 as text, read-only and (but for a PATCH) null fields left out.
 
         Raises:
             ApiError: 400 that names every unknown field, wrong type and unknown enum value.
@@ -116,7 +116,7 @@ class Discovery:
             if body:
                 raise ApiError(400, f"{route.id} takes no request body")
             return {}
-        checker = _Checker(self.schemas)
+        checker = _Checker(self.schemas, keep_nulls=route.verb == "PATCH")
         checked = checker.message(route.request, body, "", self._messages(route.request))
         if checker.faults:
             violations = [{"field": where, "description": text} for where, text in checker.faults]
@@ -126,8 +126,9 @@ class Discovery:
 
 
 class _Checker:
-    def __init__(self, schemas: dict[str, Any]) -> None:
+    def __init__(self, schemas: dict[str, Any], *, keep_nulls: bool) -> None:
         self.schemas = schemas
+        self.keep_nulls = keep_nulls
         self.faults: list[tuple[str, str]] = []
 
     def message(self, name: str, value: Any, where: str, proto: Any = None) -> dict[str, Any]:
@@ -147,6 +148,8 @@ class _Checker:
             if spec is None:
                 at = f" at '{where}'" if where else ""
                 self._fault(where, f'Invalid JSON payload received. Unknown name "{key}"{at}: Cannot find field.')
+            elif item is None and self.keep_nulls:
+                out[key] = None
             elif item is not None and not spec.get("readOnly"):
                 out[key] = self._value(spec, item, field, protos.get(key))
         return out

@@ -114,7 +114,9 @@ class Service:
         if found is None:
             return self.error(ApiError(404, f"The requested URL {asked.target} was not found on this server."))
         route, variables = found
-        query = dict(parse_qsl(url.query, keep_blank_values=True))
+        query: dict[str, str] = {}
+        for name, value in parse_qsl(url.query, keep_blank_values=True):
+            query[name] = f"{query[name]},{value}" if name in query else value
         call = Call(self.name, route.id, asked.verb, path, query, _parsed(asked.body), "", self.world.clock.now())
         with self.world.lock:
             self.shared.calls.append(call)

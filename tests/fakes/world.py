@@ -118,11 +118,11 @@ class World:
             if path.rpartition("/")[0] == parent:
                 yield path, entry
 
-    def of_kind(self, collection: str, project: str = "") -> Iterator[tuple[str, Entry]]:
-        """Resources of a collection (`networks`), in every scope."""
+    def of_kind(self, kind: str, project: str = "") -> Iterator[tuple[str, Entry]]:
+        """Resources of a kind (`zones/instances`, `global/networks`), in every place."""
         for path, entry in list(self.resources.items()):
             parts = path.split("/")
-            if len(parts) > 1 and parts[-2] == collection and (not project or parts[1] == project):
+            if len(parts) > 3 and f"{parts[2]}/{parts[-2]}" == kind and (not project or parts[1] == project):
                 yield path, entry
 
     def add(self, path: str, body: Body, *, busy: str = "", planted: bool = False, **extra: Any) -> Entry:

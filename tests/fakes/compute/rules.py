@@ -54,7 +54,7 @@ class Rules:
                 yield other
         entry = self.world.get(path)
         if entry:
-            yield from (resolve(self.world, path.split("/")[1], peering["network"]) for peering in entry.body.get("peerings", ()))
+            yield from (f"{path}/peerings/{peering['name']}" for peering in entry.body.get("peerings", ()))
             yield from (resolve(self.world, path.split("/")[1], user) for user in entry.body.get("users", ()))
 
     def check_delete(self, collection: Collection, path: str) -> None:
@@ -116,7 +116,7 @@ class Rules:
         zone = self.roce_zone(network)
         if zone and region_of(zone) != region:
             raise invalid("resource.region", region, f"Subnetworks of network '{network}' must be in region '{region_of(zone)}'.")
-        for other, entry in self.world.of_kind("subnetworks"):
+        for other, entry in self.world.of_kind("regions/subnetworks"):
             if entry.body["network"] == body["network"] and wanted.overlaps(ipaddress.ip_network(entry.body["ipCidrRange"])):
                 what = f"{body['ipCidrRange']} conflicts with existing subnetwork '{leaf(other)}' in region '{other.split('/')[3]}'."
                 raise ApiError(400, f"Invalid IPCidrRange: {what}", reason="badRequest")

@@ -100,7 +100,7 @@ class ComputeFake(Service):
     def _view(self, path: str, entry: Entry) -> Body:
         body = dict(entry.body)
         if path.split("/")[-2] == "networks":
-            subnets = [link(other) for other, item in self.world.of_kind("subnetworks") if item.body["network"] == link(path)]
+            subnets = [link(other) for other, item in self.world.of_kind("regions/subnetworks") if item.body["network"] == link(path)]
             body |= {"subnetworks": subnets} if subnets else {}
         return body
 
@@ -164,7 +164,8 @@ class ComputeFake(Service):
         project = self.world.project(request.at["project"]).id
         items = [
             (re.sub(rf"^projects/{project}/|/{collection.segment}/.*", "", path), self._view(path, entry))
-            for path, entry in self.world.of_kind(collection.segment, project)
+            for scope in ("global", "regions", "zones")
+            for path, entry in self.world.of_kind(f"{scope}/{collection.segment}", project)
         ]
         shown, token = page([{**view, "_scope": scope} for scope, view in items], request.query, self.page_size)
         scoped: dict[str, Body] = {}
@@ -221,7 +222,7 @@ class ComputeFake(Service):
         }
 
     def _members(self, manager: str) -> Iterator[tuple[str, Entry]]:
-        return ((path, entry) for path, entry in self.world.of_kind("instances") if entry.extra.get("manager") == manager)
+        return ((path, entry) for path, entry in self.world.of_kind("zones/instances") if entry.extra.get("manager") == manager)
 
     def _get_zone(self, request: Request) -> Body:
         path = self._path(request)

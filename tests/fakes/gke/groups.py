@@ -63,10 +63,10 @@ class Groups:
         return path
 
     def of_pool(self, pool: str) -> list[tuple[str, Entry]]:
-        return [(path, entry) for path, entry in self.world.of_kind("instanceGroupManagers") if entry.extra.get("pool") == pool]
+        return [(path, entry) for path, entry in self.world.of_kind("zones/instanceGroupManagers") if entry.extra.get("pool") == pool]
 
     def machines(self, manager: str) -> list[tuple[str, Entry]]:
-        return [(path, entry) for path, entry in self.world.of_kind("instances") if entry.extra.get("manager") == manager]
+        return [(path, entry) for path, entry in self.world.of_kind("zones/instances") if entry.extra.get("manager") == manager]
 
     def running(self, manager: str) -> int:
         return sum(1 for _, entry in self.machines(manager) if entry.body["status"] == "RUNNING")

@@ -130,7 +130,7 @@ class ContainerFake(Service):
             self.pools.drop(path)
 
     def _named(self, cluster: str) -> str:
-        return next(path for path, _ in self.world.of_kind("clusters") if leaf(path) == cluster)
+        return next(path for path, _ in self.world.of_kind("locations/clusters") if leaf(path) == cluster)
 
     def _path(self, request: Request) -> str:
         parts = re.sub(r":\w+$", "", request.path).removeprefix("v1/").split("/")
@@ -162,7 +162,7 @@ class ContainerFake(Service):
 
     def _list(self, request: Request) -> Body:
         project, location = self.world.project(request.at["projectsId"]).id, request.at["locationsId"]
-        paths = [path for path, _ in self.world.of_kind("clusters", project) if location in ("-", path.split("/")[3])]
+        paths = [path for path, _ in self.world.of_kind("locations/clusters", project) if location in ("-", path.split("/")[3])]
         return {"clusters": [self._view(path) for path in paths]} if paths else {}
 
     def _started(self, item: Running) -> Body:
@@ -199,6 +199,8 @@ class ContainerFake(Service):
 
     def _bring_up(self, item: Running, path: str, entry: Entry, pools: list[str], method: str) -> None:
         def surround() -> None:
+            if entry.body.get("workloadIdentityConfig", {}).get("workloadPool"):
+                self.world.project(path.split("/")[1]).identity_pool = True
             self.surroundings.make(path, entry)
             for pool in pools:
                 self.pools.fill(pool)
@@ -212,9 +214,6 @@ class ContainerFake(Service):
             entry.body.update(status="ERROR", statusMessage=message)
 
         started = self.world.now() + SURROUND
-        project = self.world.project(path.split("/")[1])
-        if entry.body.get("workloadIdentityConfig"):
-            project.identity_pool = True
         self.world.after(SURROUND, surround)
         self.operations.later(item, method, CREATE, lambda: self.pools.watch(item, pools, up, started), failed)
 

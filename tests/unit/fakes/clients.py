@@ -32,6 +32,30 @@ class Clients:
         """A client of google-cloud-compute, such as `compute_v1.NetworksClient`."""
         return kind(credentials=self.credentials, client_options={"api_endpoint": self.fakes.endpoints["compute"]})
 
+    def rest(self, kind: type[Any]) -> Any:
+        """A REST client of another google-cloud library, such as `lustre_v1.LustreClient`."""
+        service = next(
+            name for name in ("lustre", "secretmanager", "serviceusage", "cloudresourcemanager") if name in kind.DEFAULT_ENDPOINT
+        )
+        return kind(credentials=self.credentials, transport="rest", client_options={"api_endpoint": self.fakes.endpoints[service]})
+
+    def discovered(self, service: str, version: str) -> Any:
+        """A client of googleapiclient from its bundled discovery document."""
+        import httplib2
+        from googleapiclient.discovery import build
+
+        return build(
+            service, version, http=httplib2.Http(), cache_discovery=False, client_options={"api_endpoint": self.fakes.endpoints[service]}
+        )
+
+    def storage(self) -> Any:
+        """A google-cloud-storage client."""
+        from google.cloud import storage
+
+        return storage.Client(
+            project=PROJECT, credentials=self.credentials, client_options={"api_endpoint": self.fakes.endpoints["storage"]}
+        )
+
     def done(self, operation: Any) -> Any:
         """Poll an operation of Compute or GKE in virtual time until it is done; returns it as it then is."""
         for _ in range(1000):
