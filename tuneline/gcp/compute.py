@@ -11,7 +11,7 @@ from tuneline.gcp.calls import PLAIN, call, delete, ensure, find
 from tuneline.gcp.clients import Google
 from tuneline.gcp.compare import check_found
 from tuneline.gcp.errors import Conflict, NotFound
-from tuneline.gcp.operations import send_compute, wait_compute
+from tuneline.gcp.operations import find_compute, send_compute, wait_compute
 from tuneline.gcp.ownership import Mark
 
 #: gcp.md 2.3.
@@ -141,14 +141,18 @@ def ensure_resource(
         operation = _insert(google, kind, body, place, mark, serial, until)
         wait_compute(google, operation, f"create {what}", until)
 
-    found = ensure(
-        google,
-        what,
-        get=lambda: get(google, kind, body.name, place=place, deadline=until),
-        create=create,
-        settle=lambda resource: resource,
-        deadline=until,
-    )
+    def read() -> Any | None:
+        return get(google, kind, body.name, place=place, deadline=until)
+
+    def settle(resource: Any) -> Any | None:
+        # A resource is listed while it is still being made, by us before a restart or by another run: whoever began, wait.
+        operation = find_compute(google, kind.scope, place, address_of(google, kind, body.name, place), until)
+        if operation is None:
+            return resource
+        wait_compute(google, operation, f"{operation.operation_type} {what}", until)
+        return read()
+
+    found = ensure(google, what, get=read, create=create, settle=settle, deadline=until)
     return Ensured(body.name, check_found(what, body, found, mark=mark, must=kind.must), found)
 
 
@@ -157,7 +161,7 @@ def ensure_subnetworks(google: Google, bodies: Sequence[Any], mark: Mark, *, reg
     until = Deadline.after(google.clock, NETWORK_SECONDS)
     for body in bodies:
         if get(google, SUBNETWORK, body.name, place=region, deadline=until) is None:
-            # The request id makes ensure_resource find this very operation below.
+            # ensure_resource waits for this operation below.
             _insert(google, SUBNETWORK, body, region, mark, 0, until)
     return [ensure_resource(google, SUBNETWORK, body, mark, place=region, deadline=until) for body in bodies]
 

@@ -9,9 +9,9 @@ from tuneline.gcp.calls import PLAIN, call, delete, ensure, find, wait
 from tuneline.gcp.clients import Google
 from tuneline.gcp.compare import check_found
 from tuneline.gcp.compute import NETWORK_SECONDS, Ensured
-from tuneline.gcp.errors import Stockout
-from tuneline.gcp.operations import request_id, wait_long
-from tuneline.gcp.ownership import Mark
+from tuneline.gcp.errors import Conflict, Stockout
+from tuneline.gcp.operations import REPLAYS, request_id, wait_long
+from tuneline.gcp.ownership import Mark, owner
 
 #: gcp.md 2.3: nine minutes when all is well; a full zone is told only at the end.
 LUSTRE_SECONDS = 5400.0
@@ -41,14 +41,21 @@ def ensure_instance(google: Google, zone: str, name: str, body: Any, mark: Mark)
     parent = f"projects/{google.project}/locations/{zone}"
 
     def create(serial: int) -> None:
-        request = {"parent": parent, "instance_id": name, "instance": body, "request_id": request_id(mark.run, path, serial)}
-        future = call(google, f"create {what}", lambda: google.lustre.create_instance(request, **PLAIN), until)
+        for replay in range(REPLAYS):
+            identity = request_id(mark.run, path, serial * REPLAYS + replay)
+            request = {"parent": parent, "instance_id": name, "instance": body, "request_id": identity}
+            future = call(google, f"create {what}", lambda request=request: google.lustre.create_instance(request, **PLAIN), until)  # type: ignore[misc]
+            if not (future.operation.done and future.operation.error.code):
+                break
         finish(future.operation.name)
 
-    def read() -> Any:
+    def read() -> Any | None:
         return get_instance(google, zone, name, deadline=until)
 
     def full(message: str) -> Stockout:
+        found = read()
+        if found is not None and mark.made(found):
+            delete_instance(google, zone, name, mark.run)
         return Stockout(
             f"zone {zone} could not make {what}: {message}",
             asked=f"create {what}",
@@ -62,15 +69,27 @@ def ensure_instance(google: Google, zone: str, name: str, body: Any, mark: Mark)
     def settle(found: Any) -> Any | None:
         if found.state.name == "CREATING" and (operation := _in_flight(google, parent, path, "create", until)):
             finish(operation)
-        return wait(  # type: ignore[no-any-return,unused-ignore]
+        settled = wait(
             google,
             f"wait for {what}",
             read,
             lambda value: value is None or value.state.name not in ("CREATING", "DELETING", "UPDATING", "REPAIRING", "UPGRADING"),
             until,
             poll=15.0,
-            state=lambda value: str(value.state.name),
+            state=lambda value: str(value.state.name) if value is not None else "gone",
         )
+        if settled is None or settled.state.name == "ACTIVE":
+            return settled
+        if not mark.made(settled):
+            raise Conflict(
+                f"{what} is {settled.state.name}",
+                asked="an ACTIVE instance",
+                found=f"{settled.state.name}: {settled.state_reason}, made by {owner(settled)}",
+                next_move="let its owner repair or remove it, or choose another infra_name",
+            )
+        # What an earlier try of this run left behind when its creation failed.
+        delete_instance(google, zone, name, mark.run)
+        return None
 
     found = ensure(google, what, get=read, create=create, settle=settle, deadline=until)
     return Ensured(name, check_found(what, body, found, mark=mark, must=MUST), found)

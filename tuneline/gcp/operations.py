@@ -12,6 +12,9 @@ from tuneline.gcp.clients import Google
 from tuneline.gcp.errors import GoogleError, translate
 from tuneline.gcp.faults import INTERNAL
 
+#: Ids that one request may go through because earlier answers to them were failures that the API only repeats.
+REPLAYS = 3
+
 
 def request_id(run: str, resource: str, serial: int = 0) -> str:
     """The id under which compute and Lustre take a request once, whoever repeats it.
@@ -58,6 +61,23 @@ def wait_container(
         raise translate(done, what)
 
 
+def find_compute(google: Google, scope: str, place: str, target: str, deadline: Deadline) -> Any | None:
+    """The compute operation that is in flight on a resource.
+
+    Args:
+        scope, place: '' for a global resource, else region | zone and its name.
+        target: `projects/P/global/networks/N`, as operations name it.
+    """
+    client = google.compute(f"{(scope or 'global').capitalize()}Operations")
+    where = {scope: place} if scope else {}
+
+    def send() -> list[Any]:
+        return list(client.list({"project": google.project, **where, "filter": "status != DONE"}, **PLAIN))
+
+    running = call(google, "list compute operations", send, deadline)
+    return next((item for item in running if item.target_link.endswith(f"/{target}")), None)
+
+
 def read_compute(google: Google, operation: Any) -> Any:
     """A compute operation as it is now."""
     if operation.zone:
@@ -77,8 +97,8 @@ def send_compute(google: Google, what: str, send: Callable[[str], Any], run: str
     Args:
         send: Takes the request id; returns compute_v1.Operation (the `*_unary` methods).
     """
-    for replay in range(3):
-        identity = request_id(run, resource, serial * 3 + replay)
+    for replay in range(REPLAYS):
+        identity = request_id(run, resource, serial * REPLAYS + replay)
         operation = call(google, what, lambda identity=identity: send(identity), deadline)  # type: ignore[misc]
         if not (_compute_done(operation) and operation.error.errors):
             break

@@ -16,11 +16,11 @@ BATCH = 20
 
 def missing_services(google: Google, services: Iterable[str], *, number: str) -> list[str]:
     """Those of `services` (container.googleapis.com ...) that are off."""
-    until, names = Deadline.after(google.clock, ENABLE_SECONDS), sorted(set(services))
-    request = {"parent": f"projects/{number}", "names": [f"projects/{number}/services/{name}" for name in names]}
-    answer = call(google, "read which APIs are on", lambda: google.services.batch_get_services(request, **PLAIN), until)
-    on = {service.name.rsplit("/", 1)[-1] for service in answer.services if service.state.name == "ENABLED"}
-    return [name for name in names if name not in on]
+    until = Deadline.after(google.clock, ENABLE_SECONDS)
+    request = {"parent": f"projects/{number}", "filter": "state:ENABLED", "page_size": 200}
+    found = call(google, "list the APIs that are on", lambda: list(google.services.list_services(request, **PLAIN)), until)
+    on = {service.name.rsplit("/", 1)[-1] for service in found}
+    return sorted(set(services) - on)
 
 
 def ensure_services(google: Google, services: Iterable[str], *, number: str) -> list[str]:
