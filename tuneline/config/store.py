@@ -65,6 +65,10 @@ class Store:
         """The record of the run's Ray cluster."""
         return self._join("runs", run_id, "raycluster.json")
 
+    def inventory(self, run_id: str) -> str:
+        """The record of what the run created and what it only uses."""
+        return self._join("runs", run_id, "inventory.json")
+
     def training_budget(self, run_id: str) -> str:
         """When the run's training began and with which attempt."""
         return self._join("runs", run_id, "training.json")
