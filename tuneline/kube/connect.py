@@ -112,7 +112,7 @@ def connect(endpoint: Endpoint, tokens: TokenSource, *, clock: Clock = SYSTEM) -
     raise ClusterUnreachable(
         "no endpoint of the cluster can be used",
         found="; ".join(found) or "the cluster has no endpoint",
-        next_move="allow external traffic on the DNS endpoint and grant the caller container.clusters.connect, or give a route to the IP endpoint",
+        next_move="allow external traffic on the DNS endpoint and grant container.clusters.connect, or give a route to the IP endpoint",
     )
 
 
