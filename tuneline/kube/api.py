@@ -134,7 +134,7 @@ class Api:
             pause = min(pause * 2, 30.0)
 
     def stream(self, path: str, query: Mapping[str, str], *, idle_seconds: float) -> Iterator[str]:
-        """Lines of an answer that does not end (watch, log), until the server closes it.
+        """Lines of an answer that does not end (watch, log), until the server closes it; only the last may lack its newline.
 
         Args:
             idle_seconds: Longest time without a byte.
@@ -144,6 +144,9 @@ class Api:
             urllib3.exceptions.HTTPError: The connection broke; the caller knows where to go on.
         """
         response = self._send("GET", path, query, None, "application/json", read_seconds=idle_seconds)
+        if response.status == 401 and self._expire_token():
+            response.close()
+            response = self._send("GET", path, query, None, "application/json", read_seconds=idle_seconds)
         try:
             if not 200 <= response.status < 300:
                 text = response.data.decode("utf-8", errors="replace")
@@ -153,7 +156,7 @@ class Api:
             for chunk in response.stream(amt=None, decode_content=True):
                 *lines, buffer = (buffer + chunk).split(b"\n")
                 for line in lines:
-                    yield line.decode("utf-8", errors="replace")
+                    yield line.decode("utf-8", errors="replace") + "\n"
             if buffer:
                 yield buffer.decode("utf-8", errors="replace")
         finally:
