@@ -16,10 +16,10 @@ _ABSENT = object()
 def differences(wanted: Any, found: Any, path: str = "") -> list[str]:
     """One line for each field of `wanted` that `found` has not, or has otherwise; [] if `found` holds all of it.
 
-    Empty maps and lists, which the server may leave out, equal absent ones; `0.5` and `500m`, `1024Mi` and `1Gi` are equal.
+    Empty maps, lists and texts, which the server may leave out, equal absent ones; `0.5` and `500m`, `1024Mi` and `1Gi` are equal.
     """
     if found is _ABSENT:
-        return [] if wanted in ({}, [], None) else [f"{path or '.'}: {wanted!r} is missing"]
+        return [] if wanted in ({}, [], "", None) else [f"{path or '.'}: {wanted!r} is missing"]
     if isinstance(wanted, Mapping):
         if not isinstance(found, Mapping):
             return [f"{path}: wanted a map, found {found!r}"]

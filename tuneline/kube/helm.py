@@ -127,5 +127,5 @@ def _read(path: Path) -> str:
 
 
 def _established(crd: Object | None) -> bool:
-    conditions = (crd or {}).get("status", {}).get("conditions", [])
+    conditions = (crd or {}).get("status", {}).get("conditions") or []
     return any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions)

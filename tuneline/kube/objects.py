@@ -103,7 +103,7 @@ def apply_(api: Api, body: Mapping[str, Any]) -> Applied:
                 next_move="remove it, or choose another name or namespace",
             )
         return Applied(present, adopted=True)
-    query = {"fieldManager": FIELD_MANAGER, "force": "false"}
+    query = {"fieldManager": FIELD_MANAGER, "force": "false", "fieldValidation": "Strict"}
     try:
         applied = _patch(api, ref, body, query)
     except ApiError as error:
