@@ -1,4 +1,4 @@
-"""Golden files: compared as they are, written anew with --update-goldens."""
+"""Golden files: compared as they are, written anew with --update-goldens; the difference is for a person to read before it is committed."""
 
 from __future__ import annotations
 
@@ -11,15 +11,21 @@ Check = Callable[[Path, str], None]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-goldens", action="store_true", help="write the golden files anew; read the difference before you commit it")
+    parser.addoption("--update-goldens", action="store_true", help="write the golden files anew")
 
 
 @pytest.fixture
-def check_golden(request: pytest.FixtureRequest) -> Check:
+def update_goldens(request: pytest.FixtureRequest) -> bool:
+    # Without tests/golden on the command line this file is read too late to add the option.
+    return bool(request.config.getoption("--update-goldens", default=False))
+
+
+@pytest.fixture
+def check_golden(update_goldens: bool) -> Check:
     """`check_golden(path, text)` fails unless the golden file at `path` holds exactly `text`."""
 
     def check(path: Path, text: str) -> None:
-        if request.config.getoption("--update-goldens"):
+        if update_goldens:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
         assert path.is_file(), f"{path.name} is missing; run make goldens"
