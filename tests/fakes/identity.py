@@ -12,7 +12,7 @@ from tests.fakes.compute.listing import page
 from tests.fakes.errors import ApiError
 from tests.fakes.faults import Faults
 from tests.fakes.lro import LongRunning
-from tests.fakes.schemas import discovery
+from tests.fakes.schemas import Versions, discovery
 from tests.fakes.service import Request, Service, Shared
 from tests.fakes.tokens import Tokens
 from tests.fakes.world import Body, World
@@ -123,7 +123,7 @@ class ResourceManagerFake(Service):
     needs_enabling = False
 
     def __init__(self, world: World, tokens: Tokens, shared: Shared) -> None:
-        super().__init__(world, tokens, shared, discovery("cloudresourcemanager.v3"))
+        super().__init__(world, tokens, shared, Versions(discovery("cloudresourcemanager.v3"), discovery("cloudresourcemanager.v1")))
         self.denied: set[tuple[str, str]] = set()
         self.handlers |= {
             "cloudresourcemanager.projects.get": self._get,
@@ -131,6 +131,9 @@ class ResourceManagerFake(Service):
         }
 
     def _get(self, request: Request) -> Body:
+        if "projectId" in request.at:  # v1, which gcloud uses
+            project = self.world.project(request.at["projectId"])
+            return {"projectNumber": project.number, "projectId": project.id, "name": project.id, "lifecycleState": "ACTIVE"}
         project = self.world.project(request.at["projectsId"])
         return {"name": f"projects/{project.number}", "projectId": project.id, "displayName": project.id, "state": "ACTIVE"}
 

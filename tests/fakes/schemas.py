@@ -21,6 +21,9 @@ Messages = Callable[[str], Any]
 #: Query parameters that every Google API takes beside those of its discovery document.
 GLOBAL_QUERY = {"$alt", "$fields", "$prettyPrint", "$.xgafv"}
 
+#: What gcloud and the clients send and the bundled documents do not name.
+_MORE_QUERY = {"compute": {"returnPartialSuccess"}}
+
 _DURATION = re.compile(r"-?\d+(\.\d{1,9})?s")
 _DATETIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 _INTEGER_BITS = {"int32": 32, "uint32": 32, "int64": 64, "uint64": 64}
@@ -68,7 +71,7 @@ class Discovery:
         self.schemas: dict[str, Any] = document["schemas"]
         self._messages = messages or (lambda name: None)
         self.base = document["servicePath"]
-        self._global_query = set(document["parameters"]) | GLOBAL_QUERY
+        self._global_query = set(document["parameters"]) | GLOBAL_QUERY | _MORE_QUERY.get(document["name"], set())
         self._routes: dict[tuple[str, int], list[Route]] = {}
         self._walk(document)
 
@@ -123,6 +126,30 @@ class Discovery:
             detail = {"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": violations}
             raise ApiError(400, "\n".join(text for _, text in checker.faults), details=[detail])
         return checked
+
+
+class Versions:
+    """Several versions of one API behind one port, told apart by their paths."""
+
+    base = ""
+
+    def __init__(self, *documents: Discovery) -> None:
+        self._documents = documents
+        self._owner: dict[int, Discovery] = {}
+
+    def route(self, verb: str, path: str) -> tuple[Route, dict[str, str]] | None:
+        for document in self._documents:
+            found = document.route(verb, path)
+            if found:
+                self._owner[id(found[0])] = document
+                return found
+        return None
+
+    def check_query(self, route: Route, query: dict[str, str]) -> None:
+        self._owner[id(route)].check_query(route, query)
+
+    def check_body(self, route: Route, body: Any) -> dict[str, Any]:
+        return self._owner[id(route)].check_body(route, body)
 
 
 class _Checker:

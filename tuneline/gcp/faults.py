@@ -14,6 +14,7 @@ HTTP_OF_RPC = {1: 499, 3: 400, 4: 504, 5: 404, 6: 409, 7: 403, 8: 429, 9: 400, 1
 _RPC_ABORTED = 10
 INTERNAL = 13
 
+_PASSING = re.compile(r"\bcode\W+5\d\d\b")
 #: What REST clients put before Google's own words.
 _REQUEST = re.compile(r"^(?:GET|POST|PUT|PATCH|DELETE) https?://\S+: ")
 _QUOTA_PATTERNS = (
@@ -87,7 +88,8 @@ def _of_discovery(error: Any) -> Fault:
 
 
 def _of_auth(error: BaseException) -> Fault:
-    if type(error).__name__ == "TransportError":
+    # Impersonation wraps the answer of IAM Credentials, a passing 503 like a lasting 403, into one kind of error.
+    if type(error).__name__ == "TransportError" or getattr(error, "retryable", False) or _PASSING.search(str(error)):
         return Fault(0, str(error), lost=True)
     return Fault(401, f"no usable credentials: {error}", (type(error).__name__,))
 

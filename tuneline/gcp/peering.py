@@ -9,7 +9,7 @@ from tuneline.core.log import get_logger
 from tuneline.gcp import compute
 from tuneline.gcp.calls import call, wait
 from tuneline.gcp.clients import Google
-from tuneline.gcp.errors import InUse, WaitedTooLong, translate
+from tuneline.gcp.errors import InUse, Unavailable, WaitedTooLong, translate
 
 _log = get_logger("peering")
 
@@ -61,9 +61,13 @@ def _patch(google: Google, body: dict[str, Any], *, force: bool = False) -> Any:
     return google.peering.services().connections().patch(name=f"{SERVICE}/connections/{PEERING}", body=body, force=force)
 
 
-def _run(google: Google, what: str, request: Any, until: Deadline) -> None:
-    """Send a request and wait for its operation. Each request sets a whole state, so it may be repeated."""
-    operation = call(google, what, lambda: request.execute(num_retries=0), until)
+def _run(google: Google, what: str, request: Any, until: Deadline, *, patient: bool = True) -> None:
+    """Send a request and wait for its operation. Each request sets a whole state, so it may be repeated.
+
+    Args:
+        patient: Whether to wait out a refusal because of what else goes on.
+    """
+    operation = call(google, what, lambda: request.execute(num_retries=0), until if patient else Deadline.after(google.clock, 0))
     name = operation.get("name", "")
     if not operation.get("done"):
         operation = wait(
@@ -101,8 +105,8 @@ def release_range(google: Google, number: str, network: str, ranges: str, run: s
                 return True
             request = google.peering.services().connections().deleteConnection
             path = f"{SERVICE}/connections/{PEERING}"
-            _run(google, what, request(name=path, body={"consumerNetwork": name}), Deadline.after(google.clock, 0))
-        except InUse as error:
+            _run(google, what, request(name=path, body={"consumerNetwork": name}), until, patient=False)
+        except (InUse, Unavailable) as error:
             if until.passed:
                 raise WaitedTooLong(
                     f"{what} cannot be deleted",

@@ -46,6 +46,7 @@ def ensure_bucket(google: Google, name: str, location: str, mark: Mark, *, numbe
         bucket = google.storage.bucket(name)
         bucket.hierarchical_namespace_enabled = True
         bucket.iam_configuration.uniform_bucket_level_access_enabled = True
+        bucket.iam_configuration.public_access_prevention = "enforced"
         bucket.labels = {**mark.labels, **(labels or {})}
         call(google, f"create {what}", lambda: google.storage.create_bucket(bucket, location=location, **_ONCE), until)
 

@@ -90,10 +90,10 @@ def build_requests(spec: RunSpec, run_id: str, project_number: str, *, now: floa
 def _bucket(spec: RunSpec, names: Names, mark: Mark) -> Request:
     body = {
         "name": names.bucket,
-        "location": spec.infra_region.upper(),
+        "location": spec.infra_region,
         "labels": mark.labels,
         "hierarchicalNamespace": {"enabled": True},
-        "iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}},
+        "iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}, "publicAccessPrevention": "enforced"},
     }
     return Request("storage", "buckets.insert", f"buckets/{names.bucket}", body)
 

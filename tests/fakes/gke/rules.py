@@ -45,7 +45,8 @@ class GkeRules:
             if region_of(zone) != location and zone != location:
                 raise bad(f'Zone "{zone}" is not in location "{location}".')
         autopilot = body.get("autopilot", {}).get("enabled", False)
-        if autopilot and body.get("nodePools"):
+        # gcloud's create-auto sends a default-pool, which Autopilot takes and shapes as it likes.
+        if autopilot and any(pool.get("name") != "default-pool" for pool in body.get("nodePools", ())):
             raise bad("Autopilot clusters do not support user-specified node pools.")
         if not autopilot and not body.get("nodePools") and not body.get("initialNodeCount"):
             raise bad("Cluster.initial_node_count must be greater than zero.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from google.api_core import exceptions
+from google.auth import exceptions as auth
 from google.auth import impersonated_credentials
 from google.cloud import compute_v1, resourcemanager_v3, secretmanager_v1, service_usage_v1
 
@@ -68,13 +69,12 @@ def test_calls_are_logged_under_the_impersonated_account(fakes: GoogleFakes) -> 
     callers = {call.method: call.caller for call in fakes.calls}
     assert callers["compute.networks.insert"] == NETWORK_ACCOUNT
     assert callers["iamcredentials.projects.serviceAccounts.generateAccessToken"] == "runner@demo.iam.gserviceaccount.com"
-    with pytest.raises(exceptions.Unauthorized):
+    with pytest.raises(auth.InvalidOperation, match="Anonymous credentials cannot be refreshed"):
         Clients(fakes).network("other")
+    assert fakes.calls[-1].status == 401
 
 
 def test_who_may_not_impersonate_gets_no_token(fakes: GoogleFakes) -> None:
-    from google.auth import exceptions as auth
-
     fakes.iamcredentials.denied.add(NETWORK_ACCOUNT)
     with pytest.raises(auth.RefreshError, match=r"iam\.serviceAccounts\.getAccessToken"):
         Clients(fakes, impersonate(fakes, NETWORK_ACCOUNT)).network()

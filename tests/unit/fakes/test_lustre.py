@@ -82,7 +82,7 @@ def test_a_network_is_named_by_its_projects_number(clients: Clients) -> None:
     clients.network()
     with pytest.raises(HttpError, match="project_number"):
         connections(clients).create(parent=SERVICE, body={"network": f"projects/{PROJECT}/global/networks/net"}).execute()
-    with pytest.raises(HttpError, match='Unknown name \\\\"ranges\\\\"|Unknown name "ranges"'):
+    with pytest.raises(HttpError, match="Unknown name"):
         connections(clients).create(parent=SERVICE, body={"network": NETWORK, "ranges": []}).execute()
 
 

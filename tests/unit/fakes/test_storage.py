@@ -55,7 +55,7 @@ def test_hierarchical_needs_uniform_access_and_other_peoples_buckets_are_closed(
     fakes.storage.plant("taken", foreign=True)
     with pytest.raises(exceptions.Conflict):
         create(clients, "taken")
-    with pytest.raises(exceptions.Forbidden, match="storage.buckets.get"):
+    with pytest.raises(exceptions.Forbidden, match=r"storage\.buckets\.get"):
         clients.storage().get_bucket("taken")
 
 

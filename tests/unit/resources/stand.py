@@ -11,7 +11,7 @@ from tests.unit.resources.test_inventory import Memory
 from tuneline.config.spec import RunSpec
 from tuneline.gcp.clients import Google
 from tuneline.gcp.compute import Ensured
-from tuneline.resources import clusters, networks
+from tuneline.resources import bucket, clusters, filesystem, networks
 from tuneline.resources.inventory import Inventory, Names, mark_of
 from tuneline.resources.teardown import Ended, Teardown
 
@@ -37,6 +37,27 @@ class Stand:
     def inventory(self) -> Inventory:
         """Read anew, as every task does."""
         return Inventory(self.run_id, self.records, clock=self.fakes.clock)
+
+    def storage(self) -> None:
+        mark = mark_of(self.spec, self.run_id, self.fakes.clock.now())
+        bucket.ensure_bucket(self.google, self.spec, self.names, mark, self.inventory, number=NUMBER)
+
+    def filesystem(self) -> tuple[str, str] | None:
+        if self.spec.infra_filesystem != "lustre":
+            return None
+        mark = mark_of(self.spec, self.run_id, self.fakes.clock.now())
+        return filesystem.ensure_filesystem(self.google, self.spec, self.names, mark, self.inventory, number=NUMBER)
+
+    def access(self) -> None:
+        bucket.ensure_access(self.google, self.spec, self.names, self.inventory, number=NUMBER)
+
+    def everything(self) -> None:
+        """Each task once, in the order of the graph."""
+        self.storage()
+        self.network_and_cluster()
+        self.filesystem()
+        self.access()
+        self.gpus()
 
     def network_and_cluster(self) -> Ensured:
         mark = mark_of(self.spec, self.run_id, self.fakes.clock.now())

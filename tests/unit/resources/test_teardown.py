@@ -20,7 +20,10 @@ SYSTEMS: list[tuple[str, dict[str, Any]]] = [
     ("standard", {"infra_network": "tuneline-net"}),
     ("standard", {"gpu_provisioning": "spot", "gpu_reservation": ""}),
     ("a4x", {}),
+    ("lustre", {}),
+    ("lustre", {"infra_network": "default"}),
 ]
+BUCKET = "b/demo-tuneline"
 OTHER_RUN = "tlotherother"
 
 
@@ -32,14 +35,18 @@ def made(fakes: GoogleFakes) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("system", "changes"), SYSTEMS)
 def test_empty_to_ready_to_empty_each_task_twice(fakes: GoogleFakes, google: Google, system: str, changes: dict[str, Any]) -> None:
     run = stand(fakes, google, system, **changes)
-    assert [run.network_and_cluster().created for _ in range(2)] == [True, True]
-    pools = [run.gpus() for _ in range(2)]
-    assert [pool is not None and pool.created for pool in pools] == ([False] * 2 if system == "autopilot" else [True] * 2)
+    run.everything()
+    ready = fakes.leftovers()
+    run.everything()
+    assert fakes.leftovers() == ready
     requests = made(fakes)
     assert len(requests) == len(set(requests))
+    assert all(entry.created for entry in run.inventory.entries if entry.name != "default")
+    assert (run.names.pool in str(ready)) is (system != "autopilot")
     run.teardown()
-    assert fakes.leftovers() == []
-    assert {entry.kind for entry in run.inventory.entries if entry.created} == set()
+    assert fakes.leftovers() == [BUCKET]
+    assert fakes.storage.bindings("demo-tuneline") == []
+    assert {entry.kind for entry in run.inventory.entries if entry.created} == {"bucket"}
     assert run.teardown().deleted == []
 
 
