@@ -161,7 +161,9 @@ def describe(name: str) -> str:
 
 def _type_name(name: str) -> str:
     annotation = RunSpec.model_fields[name].annotation
-    return "str" if get_origin(annotation) is Literal else getattr(annotation, "__name__", "str")
+    if get_origin(annotation) is Literal:
+        return type(get_args(annotation)[0]).__name__
+    return getattr(annotation, "__name__", "str")
 
 
 def parameter_type(name: str) -> str:

@@ -31,15 +31,17 @@ class Chart:
     """A chart and where it goes.
 
     Attributes:
-        reference: A folder, a .tgz, an oci:// reference, or a .yaml file of rendered objects.
+        reference: A folder, a .tgz, an oci:// reference, a name in `repository`, or a .yaml file of rendered objects.
         release: The release's name, which charts put into their objects' names.
-        version: Of an oci:// chart.
+        version: Of a chart that is fetched.
+        repository: URL of the HTTP repository that has it.
     """
 
     reference: str
     release: str
     namespace: str
     version: str = ""
+    repository: str = ""
 
 
 def render_chart(api: Api, chart: Chart, values: Mapping[str, Any]) -> list[Object]:
@@ -92,8 +94,8 @@ def _render(api: Api, chart: Chart, values: Mapping[str, Any]) -> list[str]:
     try:
         with tempfile.TemporaryDirectory() as folder:
             path = chart.reference
-            if path.startswith("oci://"):
-                helm_python.pull(path, destination=folder, version=chart.version or None)
+            if path.startswith("oci://") or chart.repository:
+                helm_python.pull(path, destination=folder, version=chart.version or None, repo_url=chart.repository or None)
                 path = str(next(Path(folder).glob("*.tgz")))
             with helm_python.Chart.load(path) as loaded, helm_python.Config(**_connection(api), namespace=chart.namespace) as config:
                 crds = [item["data"] for item in loaded.crds]
