@@ -98,9 +98,8 @@ def _chart(chart: charts.Chart, folder: Path) -> charts.Chart:
 
 @pytest.fixture
 def double(admin: Api, fakes: GoogleFakes) -> Double:
-    """What plays the rest of the cluster, on an empty server."""
+    """What plays the rest of the cluster, from the moment that a cluster runs."""
     playing = Double(admin, fakes)
-    playing.wipe()
     assert isinstance(fakes.clock, PlayedClock)
     fakes.clock.players.append(playing)
     return playing

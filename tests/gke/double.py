@@ -68,6 +68,7 @@ class Double:
         self.api, self.fakes, self.trouble = api, fakes, Trouble()
         self._last = float("-inf")
         self._acting = False
+        self._cluster = ""
         self.auto_pools: dict[str, str] = {}
 
     @property
@@ -88,8 +89,13 @@ class Double:
 
     def step(self) -> None:
         clusters = [entry for _, entry in self.fakes.world.of_kind("locations/clusters")]
-        running = next((entry.body for entry in clusters if entry.body["status"] in ("RUNNING", "RECONCILING")), None)
-        if running is None:
+        if not clusters:
+            return
+        running = clusters[0].body
+        if running["id"] != self._cluster:
+            self._cluster = running["id"]
+            self._empty()
+        if running["status"] not in ("RUNNING", "RECONCILING"):
             return
         self._control_plane(running)
         self._nodes(running["name"])
@@ -108,14 +114,12 @@ class Double:
                 for item in list_(self.api, api_version, kind):
                     self._collect(item)
 
-    def wipe(self) -> None:
-        """A new cluster is empty: everything that an earlier test left goes."""
-        self._acting = True
+    def _empty(self) -> None:
+        """A new cluster is empty: what an earlier one had in this server goes."""
         for api_version, kind in KINDS:
             for item in list_(self.api, api_version, kind):
                 if kind != "ConfigMap" or item["metadata"]["name"] == "ingress-uid":
                     self._remove(item)
-        self._acting = False
 
     def _control_plane(self, cluster: Object) -> None:
         self._ensure(_object("v1", "Namespace", "kube-system", ""))
