@@ -80,7 +80,9 @@ def fakes(
 
         authenticator.caller = caller
         monkeypatch.setenv(ENDPOINTS_VARIABLE, json.dumps(running.endpoints))
-        monkeypatch.setattr(gke_raycluster, "GIB_IMAGES", {arch: f"{image}@sha256:{'0b' * 32}" for arch, image in gke_raycluster.GIB_IMAGES.items()})
+        monkeypatch.setattr(
+            gke_raycluster, "GIB_IMAGES", {arch: f"{image}@sha256:{'0b' * 32}" for arch, image in gke_raycluster.GIB_IMAGES.items()}
+        )
         for name in ("KUBERAY", "DRA_DRIVER"):
             monkeypatch.setattr(charts, name, _chart(getattr(charts, name), tmp_path))
         yield running

@@ -146,10 +146,7 @@ class Double:
         """KubeRay's operator, the autoscaler and the kubelets for one Ray cluster."""
         metadata, spec = ray["metadata"], ray["spec"]
         namespace, name = metadata["namespace"], metadata["name"]
-        pods = {
-            pod["metadata"]["name"]: pod
-            for pod in list_(self.api, "v1", "Pod", namespace=namespace, labels={"ray.io/cluster": name})
-        }
+        pods = {pod["metadata"]["name"]: pod for pod in list_(self.api, "v1", "Pod", namespace=namespace, labels={"ray.io/cluster": name})}
         if metadata.get("deletionTimestamp"):
             for pod in pods.values():
                 self._remove(pod)

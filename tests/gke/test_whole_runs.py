@@ -70,7 +70,9 @@ def test_every_task_again_makes_nothing_again(fakes: GoogleFakes, double: Double
     assert [pod["metadata"]["uid"] for pod in list_(admin, "v1", "Pod")] == uids
     again = [call for call in fakes.written() if call.method.endswith((".insert", ".create")) and not call.method.startswith("storage.")]
     assert len(again) == len([call for call in again if call.status == 200]) <= made
-    attempts = {task: run.document(f"runs/{run.run_id}/tasks/{task}.json")["attempt"] for task in ("provision_network", "launch_raycluster")}
+    attempts = {
+        task: run.document(f"runs/{run.run_id}/tasks/{task}.json")["attempt"] for task in ("provision_network", "launch_raycluster")
+    }
     assert attempts == {"provision_network": 2, "launch_raycluster": 2}
     for task in ("release", "release", "cleanup", "cleanup"):
         getattr(run, task)()

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tuneline.core.clock import SYSTEM, Clock
-from tuneline.core.log import get_logger
+from tuneline.core.clock import SYSTEM, Clock, Deadline
 from tuneline.resources import bucket, clusters
 from tuneline.resources.networks import subnetwork_of
 from tuneline.tasks.context import running_spec
 from tuneline.tasks.gke import Site
 
+#: GKE's load balancer controller starts with a new cluster, a little later than the rest.
+UID_SECONDS = 120.0
 NOTHING = "nothing to do on this computer: the run needs no cluster"
 
 if TYPE_CHECKING:
     from tuneline.kube.api import Api
-
-_log = get_logger("provision_cluster")
 
 
 def run(spec_json: str, job_name: str, *, clock: Clock = SYSTEM) -> str:
@@ -40,21 +39,27 @@ def provision(site: Site) -> str:
     google, spec, names = site.google, site.spec, site.names
     subnetwork = subnetwork_of(google, spec, names)
     found = clusters.ensure_cluster(google, spec, names, site.mark, site.inventory, subnetwork=subnetwork)
-    note_uid(site, site.api)
     ensure_operator(site)
+    until = Deadline.after(site.clock, UID_SECONDS)
+    while not note_uid(site, site.api) and not until.passed:
+        site.clock.sleep(10.0)
     # Last: the identity pool that the member's name is in comes with the project's first such cluster.
     bucket.ensure_access(google, spec, names, site.inventory, number=site.number)
     return f"cluster {names.cluster} {'made' if found.created else 'adopted'}, version {found.resource.current_master_version}"
 
 
-def note_uid(site: Site, api: Api) -> None:
-    """Record the uid in the names of the load balancers that Kubernetes makes: once the cluster is gone, nobody can ask for it."""
+def note_uid(site: Site, api: Api) -> bool:
+    """Record the uid in the names of what Kubernetes makes for load balancers: once the cluster is gone, nobody can ask for it.
+
+    Returns:
+        False where GKE's controller has not made one up yet.
+    """
     from tuneline.kube.api import Ref
     from tuneline.kube.objects import get
 
     entry = site.inventory.find("cluster", site.names.cluster)
     config = get(api, Ref("v1", "ConfigMap", "ingress-uid", "kube-system"))
-    if entry is None or config is None:
-        _log.info("cluster %s has made no load balancer so far", site.names.cluster)
-        return
-    site.inventory.note("cluster", entry.name, place=entry.place, created=entry.created, uid=str(config.get("data", {}).get("uid", "")))
+    uid = str((config or {}).get("data", {}).get("uid", ""))
+    if entry and uid:
+        site.inventory.note("cluster", entry.name, place=entry.place, created=entry.created, uid=uid)
+    return bool(uid)
