@@ -39,7 +39,12 @@ def test_objects_come_in_order_with_label_and_namespace(tmp_path: Path, serve: S
     objects = render_chart(api, Chart(str(tmp_path / "chart.yaml"), "driver", "ns"), {})
     assert [body["kind"] for body in objects] == ["CustomResourceDefinition", "ServiceAccount", "ClusterRole", "Deployment"]
     assert [body["metadata"].get("namespace") for body in objects] == [None, "elsewhere", None, "ns"]
-    assert objects[3]["metadata"]["labels"] == {"app": "x", "managed-by": "tuneline", "tuneline-chart": "driver"}
+    assert objects[3]["metadata"]["labels"] == {
+        "app": "x",
+        "app.kubernetes.io/managed-by": "Helm",
+        "managed-by": "tuneline",
+        "tuneline-chart": "driver",
+    }
 
 
 def test_hooks_and_unreadable_files_are_refused(tmp_path: Path, serve: Serve, clock: Ticking) -> None:

@@ -124,7 +124,7 @@ class Deletable:
             return failure(404, "gone")
         metadata = self.body["metadata"]
         if request.method == "DELETE":
-            assert request.body == {"propagationPolicy": "Foreground"}
+            assert request.body == {"propagationPolicy": "Background"}
             metadata["deletionTimestamp"] = "2026-11-30T20:00:00Z"
         if request.method == "PATCH":
             assert request.body == {"metadata": {"finalizers": None}}
