@@ -139,8 +139,9 @@ FAULTS = {
         trouble(unschedulable="0/5 nodes are available: 5 Insufficient nvidia.com/gpu."),
         "launch",
         WorkloadFailed,
-        ("not enough nvidia.com/gpu", "gpu_ready_minutes=60"),
-        seconds=4500,
+        ("not enough nvidia.com/gpu", "gpu_ready_minutes=15"),
+        changes={"gpu_ready_minutes": 15},
+        seconds=1200,
     ),
     "image not there": Case(
         trouble(image=True), "launch", WorkloadFailed, ("cannot pull example.test/ray", "ImagePullBackOff", "gpu_image"), seconds=600
