@@ -156,7 +156,7 @@ class StorageFake(Service):
 
     def _layout(self, request: Request) -> Body:
         body = self._entry(request).body
-        shown = {name: body[name] for name in ("location", "locationType", "hierarchicalNamespace") if name in body}
+        shown: Body = {name: body[name] for name in ("location", "locationType", "hierarchicalNamespace") if name in body}
         return {"kind": "storage#storageLayout", "bucket": body["name"], **shown}
 
     def _patch(self, request: Request) -> Body:
