@@ -106,13 +106,7 @@ def dra_driver_values(spec: RunSpec, run_id: str, facts: Facts) -> dict[str, Any
 
 
 def _context(spec: RunSpec, run_id: str, facts: Facts) -> dict[str, Any]:
-    for what, name in (
-        ("run id", run_id),
-        ("infra_namespace", spec.infra_namespace),
-        ("infra_service_account", spec.infra_service_account),
-    ):
-        _name(what, name)
-    return build_context(spec, run_id, facts)
+    return build_context(spec, _name("run id", run_id), facts)
 
 
 def _name(what: str, name: str) -> str:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from tuneline.core.clock import Deadline
 from tuneline.core.errors import TunelineError
 from tuneline.core.log import get_logger
-from tuneline.kube.api import Api, Ref
+from tuneline.kube.api import Api
 from tuneline.kube.errors import DeleteStuck
-from tuneline.kube.objects import RUN_LABEL, delete_, list_, refs_of_run
+from tuneline.kube.objects import RUN_KINDS, RUN_LABEL, delete_, list_, refs_of_run
 from tuneline.tasks import gpu_time
 from tuneline.tasks.gke import Site
 
@@ -19,9 +19,8 @@ OBJECTS_SECONDS = 900.0
 #: An idle node of Autopilot goes after about ten minutes.
 NODES_SECONDS = 1800.0
 POLL_SECONDS = 10.0
-RAY = (("ray.io/v1", "RayJob"), ("ray.io/v1", "RayCluster"))
-DOMAINS = (("resource.nvidia.com/v1beta1", "ComputeDomain"),)
-VOLUMES = (("v1", "PersistentVolumeClaim"), ("v1", "PersistentVolume"))
+#: The autoscaler removes an idle node by its class, so the class goes after the nodes.
+LAST = ("cloud.google.com/v1", "ComputeClass")
 
 
 @dataclass
@@ -62,7 +61,7 @@ def release(site: Site) -> Released:
         raise fault
     if api is not None:
         _nodes_gone(site, api)
-        released.done += _last_objects(site, api)
+        released.done += _delete(site, api, LAST, Deadline.after(site.clock, OBJECTS_SECONDS))
     site.documents.delete(site.store.raycluster(site.run_id))
     site.documents.delete(site.store.training_budget(site.run_id))
     if site.spec.gpu_machine:
@@ -77,26 +76,20 @@ def _objects(site: Site, api: Api) -> list[str]:
         gpu_time.note_nodes(site, gpu_time.gpu_nodes(api, site))
         mine = {RUN_LABEL: site.run_id}
         gpu_time.note_jobs(site, list_(api, "ray.io/v1", "RayJob", namespace=site.spec.infra_namespace, labels=mine))
+    for kind in RUN_KINDS:
+        if kind != LAST:
+            gone += _delete(site, api, kind, until)
     claims = api.preferred_version("resource.k8s.io")
-    templates = ((claims, "ResourceClaimTemplate"),) if claims else ()
-    for kinds in (RAY, (("v1", "Pod"),), DOMAINS, templates, *((kind,) for kind in VOLUMES)):
-        refs = _refs(site, api, kinds)
-        delete_(api, refs, until)
-        gone += [str(ref) for ref in refs]
     if claims:
         _claims_gone(site, api, claims, until)
     return gone
 
 
-def _last_objects(site: Site, api: Api) -> list[str]:
-    """The compute class of the run: the autoscaler removes its nodes by it, so it goes after them."""
-    refs = _refs(site, api, (("cloud.google.com/v1", "ComputeClass"),))
-    delete_(api, refs, Deadline.after(site.clock, OBJECTS_SECONDS))
+def _delete(site: Site, api: Api, kind: tuple[str, str], until: Deadline) -> list[str]:
+    """Delete the run's objects of a kind; which they were."""
+    refs = refs_of_run(api, site.run_id, (kind,))
+    delete_(api, refs, until)
     return [str(ref) for ref in refs]
-
-
-def _refs(site: Site, api: Api, kinds: tuple[tuple[str, str], ...]) -> list[Ref]:
-    return refs_of_run(api, site.run_id, kinds)
 
 
 def _claims_gone(site: Site, api: Api, version: str, until: Deadline) -> None:
