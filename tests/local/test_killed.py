@@ -1,4 +1,4 @@
-"""A whole run with the real engine whose task, worker and head are killed, one after the other: it ends with the bits of an undisturbed one."""
+"""A whole run with the real engine whose task, worker and head are killed: it ends with the bits of an undisturbed one."""
 
 from __future__ import annotations
 
