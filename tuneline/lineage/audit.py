@@ -258,7 +258,7 @@ class _Walk:
         if not self.full and count:
             what = f"only names and sizes of {count} files were compared"
             self.findings.append(Finding(Severity.INCOMPLETE, target.uri, what, "audit without --quick"))
-        elif self.nodes[target.id].state is NodeState.UNVERIFIED:
+        elif self.nodes[target.id].state in (NodeState.UNVERIFIED, NodeState.NOTHING):
             next_move = "" if target.digest else "record its digest when it is made"
             self.findings.append(Finding(Severity.INCOMPLETE, target.uri, "its bytes were not verified", next_move))
 

@@ -65,9 +65,10 @@ def check(artifact: Artifact, location: Path | None, *, full: bool, is_target: b
         full: Compare contents by sha256; else names, sizes and recorded crc32c.
         is_target: The artifact is what was asked for: a missing sidecar matters.
     """
-    if artifact.kind == "registered" or (artifact.kind == "code" and not artifact.digest):
-        # The name of weights that are checked themselves; a run without user code.
+    if artifact.kind == "registered":
         return Checked(NodeCheck(artifact, NodeState.UNVERIFIED), ())
+    if artifact.kind == "code" and not artifact.digest:
+        return Checked(NodeCheck(artifact, NodeState.NOTHING), ())
     if location is None:
         return _absent(artifact)
     if location.is_file():

@@ -41,6 +41,8 @@ class NodeState(StrEnum):
     #: Its bytes are not where they were, nor below the store's root.
     MISSING = "MISSING"
     UNVERIFIED = "UNVERIFIED"
+    #: There is nothing to verify: a run without user code.
+    NOTHING = "NOTHING"
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def test_the_chain_of_a_model_is_everything_that_made_it(chain: Chain) -> None:
     result = look(chain, "local-tiny@1")
     assert result.exit_code == 0
     assert {node.artifact.kind: node.state for node in result.nodes.values()} == {
-        **dict.fromkeys([*KINDS, "registered"], NodeState.VERIFIED), "code": NodeState.UNVERIFIED,
+        **dict.fromkeys([*KINDS, "registered"], NodeState.VERIFIED), "code": NodeState.NOTHING,
     }  # fmt: skip
     assert {item.task for item in result.graph.executions.values()} == {
         "stage_model", "stage_dataset", "stage_code", "train", "convert", "register",

@@ -114,6 +114,7 @@ def test_the_text_says_what_who_from_what_and_what_now(chain: Chain) -> None:
     assert "made by  tlaaaaaaaaaa/convert/1 (COMPLETE, " in text
     assert f"from     VERIFIED    dataset     {chain.path('dataset')}" in text
     assert "files    3 SAME" in text
+    assert text.endswith("\n5 of 5 artifacts verified by their bytes; 6 executions in the chain\n")
     (chain.path("hf") / SHARD).unlink()
     text = render_text(look(chain))
     assert f"MISMATCH  {chain.path('hf')}/{SHARD}: MISSING: recorded 67 bytes, found none\n  next: restore" in text
