@@ -33,7 +33,7 @@ from tuneline.checkpoints.layout import Layout, detect
 from tuneline.checkpoints.refusal import refused
 from tuneline.checkpoints.safetensors import INDEX, Item, Shard, index_json, plan_shards
 from tuneline.checkpoints.tensors import DType, Tensor
-from tuneline.core.files import publish_dir
+from tuneline.core.files import make_dir, publish_dir
 from tuneline.core.log import get_logger
 from tuneline.lineage.digests import SIDECAR, FileDigest, content_digest
 
@@ -93,7 +93,7 @@ def convert(
     if max_shard_bytes < 1:
         raise refused("max_shard_bytes", "must be positive", asked=str(max_shard_bytes))
     layout = detect(source)
-    out_parent.mkdir(parents=True, exist_ok=True)
+    make_dir(out_parent)
     work = Path(tempfile.mkdtemp(prefix=".convert-", suffix=".tmp", dir=out_parent))
     try:
         with Folder(layout.folder) as folder, ThreadPoolExecutor(THREADS, "convert") as pool:
