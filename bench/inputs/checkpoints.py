@@ -1,4 +1,4 @@
-"""Makes the inputs of bench/convert.py with torch itself, over gloo on this machine: `python bench/convert_inputs.py KIND FOLDER SIZE_GB`.
+"""Makes the inputs of bench/convert.py with torch itself, over gloo on this machine: `python bench/inputs/checkpoints.py KIND FOLDER SIZE_GB`.
 
 dcp   a Qwen2 in bfloat16 as NeMo RL v2 saves it: FSDP2 x tensor parallel, 2 x 2 ranks, torch.distributed.checkpoint; untied,
       so that as many bytes go out as come in
