@@ -26,7 +26,7 @@ if [ "$1" = one ]; then
   tail -n 30 "$scratch"/store/runs/*/logs/*a1.log > "$out/half.log" 2>&1
   for file in "$scratch"/store/runs/*/metrics/curve.png; do cp "$file" "$out/curve-$(basename "$(dirname "$(dirname "$file")")").png"; done
   part "conversion at size"
-  TMPDIR=$scratch timeout 300 "$python" bench/convert.py --size-gb "${SIZE_GB:-14}" --pairs 3 | tee "$out/convert.txt"
+  TMPDIR=$scratch timeout 330 "$python" bench/convert.py --size-gb "${SIZE_GB:-14}" --pairs 3 --inputs dcp --cache cold --peers "${PEERS:-cp}" --threads 4,16 --folder "$scratch/bench" | tee "$out/convert.txt"
 else
   part "the local-tiny pipeline, two workers over NCCL"
   tuneline run --store "$scratch/store" --set gpu_workers=2
