@@ -217,7 +217,7 @@ def grpo_config(spec: Mapping[str, Any], inputs: Mapping[str, Any], world_size: 
         beta=spec["train_kl_coef"],
         learning_rate=spec["train_learning_rate"],
         lr_scheduler_type="linear",
-        optim="adamw_torch_fused" if use_gpu else "adamw_torch",
+        optim="adamw_torch",
         seed=spec["train_seed"],
         data_seed=spec["train_seed"],
         use_cpu=not use_gpu,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tuneline.config.store import KEPT
 from tuneline.core.clock import SYSTEM, Clock
+from tuneline.core.files import make_dir
 from tuneline.core.log import get_logger
 from tuneline.gcp.services import ensure_services
 from tuneline.resources.bucket import ensure_bucket
@@ -31,7 +32,7 @@ def run(spec_json: str, job_name: str, *, clock: Clock = SYSTEM) -> str:
 def lay_out(root: Path) -> None:
     """The folders of a store."""
     for name in (*KEPT, "runs", "leases", "lineage"):
-        (root / name).mkdir(parents=True, exist_ok=True)
+        make_dir(root / name)
 
 
 def provision(site: Site) -> None:
