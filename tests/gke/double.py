@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.fakes.google import GoogleFakes
 from tests.fakes.world import leaf
+from tuneline.core.clock import utc
 from tuneline.kube.api import MERGE, Api, ApiError, Ref
 from tuneline.kube.objects import Object, get, list_
 
@@ -49,11 +50,13 @@ class Trouble:
         image: They cannot pull their image.
         unschedulable: Why the scheduler finds no node for them, '' where it does.
         events: (reason, message) of warnings about the first worker.
+        job: Message of every job that fails, '' where jobs succeed.
     """
 
     image: bool = False
     unschedulable: str = ""
     events: list[tuple[str, str]] = field(default_factory=list)
+    job: str = ""
 
 
 class Double:
@@ -106,6 +109,8 @@ class Double:
         rays = list_(self.api, "ray.io/v1", "RayCluster")
         for ray in rays:
             self._ray(running, ray)
+        for job in list_(self.api, "ray.io/v1", "RayJob"):
+            self._job(job)
         for pool in [pool for name, pool in self.auto_pools.items() if name not in [ray["metadata"]["name"] for ray in rays]]:
             if self.fakes.world.get(pool):
                 self.fakes.container.scale(running["name"], leaf(pool), 0)
@@ -228,6 +233,16 @@ class Double:
             return False
         self._status(ref, _running())
         return True
+
+    def _job(self, job: Object) -> None:
+        """KubeRay's operator for one job: it runs for a look, then it ends."""
+        known = job.get("status", {})
+        now = utc(self.fakes.clock.now())
+        if not known.get("startTime"):
+            self._status(Ref.of(job), {"jobStatus": "RUNNING", "jobDeploymentStatus": "Running", "startTime": now})
+        elif not known.get("endTime"):
+            state = {"jobStatus": "FAILED", "message": self.trouble.job} if self.trouble.job else {"jobStatus": "SUCCEEDED"}
+            self._status(Ref.of(job), {**state, "jobDeploymentStatus": "Complete", "endTime": now})
 
     def _domain(self, domain: Object) -> None:
         """NVIDIA's controller: the claim template of a compute domain, and its end."""

@@ -12,7 +12,7 @@ from tests.fakes.google import GoogleFakes
 from tests.gke.double import Double
 from tests.gke.test_whole_runs import of_run
 from tests.gke.world import BUCKET, PlayedClock, Run
-from tuneline.core.errors import TunelineError
+from tuneline.core.errors import SlowNetwork, TunelineError
 from tuneline.gcp.errors import Conflict, NotFound, Permission, Quota, ReservationMismatch, Stockout
 from tuneline.kube.api import Api
 from tuneline.kube.errors import WorkloadFailed
@@ -141,6 +141,13 @@ FAULTS = {
         WorkloadFailed,
         ("not enough nvidia.com/gpu", "gpu_ready_minutes=15"),
         changes={"gpu_ready_minutes": 15},
+        seconds=1200,
+    ),
+    "network without RDMA": Case(
+        trouble(job='Job failed due to an application error\n{"all_reduce_gb_s": 3.1, "floor_gb_s": 200.0, "gpus": 16}'),
+        "launch",
+        SlowNetwork,
+        ("200 GB/s or more on 2 x a3-ultragpu-8g", '"all_reduce_gb_s": 3.1', "gpu_nccl_check=false"),
         seconds=1200,
     ),
     "image not there": Case(

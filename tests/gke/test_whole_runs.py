@@ -36,6 +36,9 @@ def test_from_empty_to_ready_to_empty(fakes: GoogleFakes, double: Double, admin:
     run = Run(fakes, double, system)
     run.until("launch")
     assert run.document(f"runs/{run.run_id}/raycluster.json")["name"] == run.run_id
+    figure = {"standard": 200, "autopilot": 200, "a4x": 450, "lustre": 200}[system]
+    told = f"all-reduce over {NODES[system] * GPUS[system]} GPUs: at least {figure} GB/s"
+    assert notes_of(run, "launch_raycluster")["network"] == told
     nodes = list_(admin, "v1", "Node", labels={RUN_LABEL: run.run_id})
     assert len(nodes) == NODES[system]
     pods = list_(admin, "v1", "Pod", labels={RUN_LABEL: run.run_id})

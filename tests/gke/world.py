@@ -123,7 +123,6 @@ class Run:
             "gpu_reservation": system,
             "gpu_image": IMAGE,
             "gpu_ready_minutes": 60.0,
-            "gpu_nccl_check": False,
             "output_root": f"gs://{BUCKET}/grpo",
             "ops_cleanup_policy": "all",
             **ACCOUNTS,

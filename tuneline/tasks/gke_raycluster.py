@@ -28,6 +28,7 @@ from tuneline.resources.networks import uses_rdma_networks
 from tuneline.tasks import gpu_time
 from tuneline.tasks.charts import ensure_dra_driver
 from tuneline.tasks.gke import Site
+from tuneline.tasks.nccl_check import check
 
 _log = get_logger("raycluster")
 
@@ -96,10 +97,12 @@ class GkeRayCluster:
 
     Attributes:
         resolve: From an image to the same with its digest.
+        network: What the check of the GPUs' network found, '' without one.
     """
 
     site: Site
     resolve: Callable[[str], str] = resolve_digest
+    network: str = ""
     _since: dict[Cause, float] = field(default_factory=dict)
     _asked: float = 0.0
 
@@ -113,6 +116,7 @@ class GkeRayCluster:
         Raises:
             Stockout, Quota, ReservationMismatch: Google does not give the machines; within three minutes of its first refusal.
             WorkloadFailed: Pods cannot start, or are not ready in time; the message is the cause.
+            SlowNetwork: The GPUs do not reach each other at the speed of their machine.
             KubeError: The cluster refuses a manifest, or is not to be reached.
         """
         site, api = self.site, self.site.api
@@ -130,6 +134,8 @@ class GkeRayCluster:
         clusters.ensure_gpu_pool(site.google, site.spec, site.names, site.mark, site.inventory)
         apply_(api, cluster.body)
         self._wait(api, Deadline.after(site.clock, site.spec.gpu_ready_minutes * 60))
+        if site.spec.gpu_nccl_check and site.spec.gpu_machine:
+            self.network = check(site, api, facts)
         record = {"cluster": site.names.cluster, "location": site.spec.infra_region, "namespace": self.ref.namespace, "name": self.ref.name}
         path = site.store.raycluster(site.run_id)
         site.documents.write(path, {**record, "image": facts.image, "ray_version": facts.ray_version})

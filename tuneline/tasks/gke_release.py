@@ -10,7 +10,7 @@ from tuneline.core.log import get_logger
 from tuneline.kube.api import Api
 from tuneline.kube.errors import DeleteStuck
 from tuneline.kube.objects import RUN_KINDS, RUN_LABEL, delete_, list_, refs_of_run
-from tuneline.tasks import gpu_time
+from tuneline.tasks import gpu_time, nccl_check
 from tuneline.tasks.gke import Site
 
 _log = get_logger("release")
@@ -74,8 +74,8 @@ def _objects(site: Site, api: Api) -> list[str]:
     until, gone = Deadline.after(site.clock, OBJECTS_SECONDS), []
     if site.spec.gpu_machine:
         gpu_time.note_nodes(site, gpu_time.gpu_nodes(api, site))
-        mine = {RUN_LABEL: site.run_id}
-        gpu_time.note_jobs(site, list_(api, "ray.io/v1", "RayJob", namespace=site.spec.infra_namespace, labels=mine))
+        jobs = list_(api, "ray.io/v1", "RayJob", namespace=site.spec.infra_namespace, labels={RUN_LABEL: site.run_id})
+        gpu_time.note_jobs(site, [job for job in jobs if job["metadata"]["name"] != nccl_check.job_name(site.run_id)])
     for kind in RUN_KINDS:
         if kind != LAST:
             gone += _delete(site, api, kind, until)

@@ -30,13 +30,17 @@ def run(spec_json: str, job_name: str, model: Artifact, dataset: Artifact, code:
         staged, engine = training.take_staged(task, model, dataset, code), get_engine(spec.train_engine)
         key = training.key_of(spec, engine, staged)
         task.documents.create(task.store.training_description(key), training.describe(spec, key, staged, clock=clock))
-        started = launch_on_gke(task.site) if task.site else launch(spec, task.store, task.run_id, key, engine, clock=clock)
+        if task.site:
+            task.notes["network"] = launch_on_gke(task.site)
+            started = True
+        else:
+            started = bool(launch(spec, task.store, task.run_id, key, engine, clock=clock))
         task.notes.update(training=key[:12], ray="up" if started else "not needed: this training is complete")
         return key
 
 
 def launch_on_gke(site: Site, cluster: GkeRayCluster | None = None) -> str:
-    """Adopt the run's Ray cluster or bring one up. Returns the path of its record.
+    """Adopt the run's Ray cluster or bring one up. Returns what the check of the GPUs' network found, '' without one.
 
     A task that is killed leaves everything to its retry; one that fails tells the causes and frees the GPUs.
 
@@ -48,7 +52,7 @@ def launch_on_gke(site: Site, cluster: GkeRayCluster | None = None) -> str:
 
     cluster = cluster or GkeRayCluster(site)
     try:
-        return cluster.ensure()
+        cluster.ensure()
     except TunelineError:
         cluster.tell()
         try:
@@ -56,6 +60,7 @@ def launch_on_gke(site: Site, cluster: GkeRayCluster | None = None) -> str:
         except TunelineError as left:
             _log.error("GPUs may be left, and cleanup tries again: %s", left)
         raise
+    return cluster.network
 
 
 def launch(
