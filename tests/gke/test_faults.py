@@ -15,7 +15,7 @@ from tests.gke.world import BUCKET, PlayedClock, Run
 from tuneline.core.errors import SlowNetwork, TunelineError
 from tuneline.gcp.errors import Conflict, NotFound, Permission, Quota, ReservationMismatch, Stockout
 from tuneline.kube.api import Api
-from tuneline.kube.errors import WorkloadFailed
+from tuneline.kube.errors import ClusterUnreachable, WorkloadFailed
 
 Setup = Callable[[GoogleFakes, Double], object]
 
@@ -60,6 +60,20 @@ def expire_each_half_hour(fakes: GoogleFakes, _: Double) -> None:
     clock = fakes.clock
     assert isinstance(clock, PlayedClock)
     clock.players.append(fakes.tokens.expire)
+
+
+def unreachable_for(fakes: GoogleFakes, seconds: float) -> None:
+    """The API server of the next cluster answers nobody until so long after it has come up."""
+    server, until = fakes.container.endpoint, fakes.clock.now() + 540 + seconds
+    fakes.container.endpoint = fakes.container.dns_endpoint = "127.0.0.1:9"
+
+    def open_up() -> None:
+        for _, cluster in fakes.world.of_kind("locations/clusters"):
+            if fakes.clock.now() >= until:
+                cluster.body["endpoint"] = server
+
+    assert isinstance(fakes.clock, PlayedClock)
+    fakes.clock.players.append(open_up)
 
 
 FAULTS = {
@@ -130,6 +144,15 @@ FAULTS = {
     ),
     "bucket taken": Case(
         lambda fakes, _: fakes.storage.plant(BUCKET, foreign=True), "storage", Conflict, (BUCKET, "output_root"), seconds=60
+    ),
+    "an endpoint that is not there yet": Case(lambda fakes, double: unreachable_for(fakes, 120), "cluster", None),
+    "an endpoint that never answers": Case(
+        lambda fakes, double: unreachable_for(fakes, 86400),
+        "cluster",
+        ClusterUnreachable,
+        ("no endpoint of the cluster can be used", "container.clusters.connect"),
+        # On a network of somebody else's only the uid that the cluster tells would prove its endpoint groups.
+        changes={"infra_network": "tuneline-net"},
     ),
     "operation in progress": Case(lambda fakes, _: fakes.container.busy("tuneline", 900), "launch", None),
     "503 storm": Case(lambda fakes, _: fakes.fail("c*", 503, times=None, seconds=120), "cluster", None),

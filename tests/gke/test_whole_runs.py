@@ -10,8 +10,10 @@ import pytest
 from tests.fakes.google import GoogleFakes
 from tests.gke.double import KINDS, Double
 from tests.gke.world import BUCKET, Run
+from tuneline.gcp.errors import NotFound
 from tuneline.kube.api import Api
 from tuneline.kube.objects import RUN_LABEL, list_
+from tuneline.tasks.cleanup import errors_of
 
 SYSTEMS = ("standard", "autopilot", "a4x", "lustre")
 NODES = {"standard": 2, "autopilot": 2, "a4x": 4, "lustre": 2}
@@ -107,3 +109,25 @@ def test_a_run_that_never_began_has_nothing_to_clean_up(fakes: GoogleFakes, doub
     run = Run(fakes, double, "standard")
     assert run.cleanup("FAILED") == "nothing to clean up: the run made nothing"
     assert fakes.leftovers() == []
+
+
+def test_a_run_without_gpus(fakes: GoogleFakes, double: Double, admin: Api) -> None:
+    run = Run(fakes, double, "standard", gpu_machine="", gpu_reservation="", gpu_provisioning="on-demand")
+    run.until("launch")
+    assert len(list_(admin, "v1", "Pod", labels={RUN_LABEL: run.run_id})) == 1 + run.spec.gpu_workers
+    assert not [path for path in run.left() if "rdma" in path or path.endswith("-gpu")]
+    run.release()
+    assert "GPU-minutes" not in notes_of(run, "release_gpus")["done"]
+    run.cleanup()
+    assert run.left() == []
+
+
+def test_why_tasks_failed_is_told_at_the_end(fakes: GoogleFakes, double: Double) -> None:
+    run = Run(fakes, double, "standard", infra_zone="us-central1-c")
+    run.storage()
+    with pytest.raises(NotFound):
+        run.network()
+    run.cleanup("FAILED")
+    errors = errors_of(f"{run.spec.output_root}/runs/{run.run_id}/errors", run.site.documents)
+    assert [(error["task"], error["attempt"]) for error in errors] == [("provision_network", 1)]
+    assert "TL806" in errors[0]["error"]

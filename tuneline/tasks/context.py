@@ -151,7 +151,7 @@ def running(
     store, documents = Store(root), site.documents if site else open_documents(root)
     with _lineage(store) as database:
         bucket, telling = root.startswith("gs://"), store.task(run_id, name)
-        attempt = 1 + int(((documents.read(telling) if bucket and run_id else None) or {"attempt": 0})["attempt"])
+        attempt = 1 + (_attempts(documents, telling) if bucket and run_id else 0)
         properties = {"process": str(os.getpid())}
         record = start_task(database, run_id=run_id, task=name, attempt=attempt, parameters=parameters, properties=properties, clock=clock)
         attempt = record.execution.attempt
@@ -179,7 +179,8 @@ def running(
             raise
         record.finish("COMPLETE", task.notes)
         if run_id:
-            documents.delete(store.error(run_id, name))
+            with _told(store.error(run_id, name)):
+                documents.delete(store.error(run_id, name))
         if bucket:
             tell(telling, {"state": "COMPLETE", "notes": task.notes})
         log.event("task", task=name, state="finished", attempt=attempt, notes=task.notes)
@@ -195,12 +196,21 @@ def _lineage(store: Store) -> Iterator[SqliteStore]:
         yield SqliteStore(Path(folder) / "lineage.sqlite")
 
 
+def _attempts(documents: Documents, path: str) -> int:
+    """How many attempts of a task there were; none where that cannot be read."""
+    try:
+        return int((documents.read(path) or {"attempt": 0})["attempt"])
+    except TunelineError as error:
+        logger.info("%s cannot be read (%s)", path, error.code)
+        return 0
+
+
 @contextlib.contextmanager
 def _told(path: str) -> Iterator[None]:
     try:
         yield
     except TunelineError as error:
-        logger.info("%s is not written: %s", path, error.message)
+        logger.info("%s cannot be written (%s)", path, error.code)
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from tuneline.tasks.gke import Site
 
 #: GKE's load balancer controller starts with a new cluster, a little later than the rest.
 UID_SECONDS = 120.0
+ANSWER_SECONDS = 300.0
 NOTHING = "nothing to do on this computer: the run needs no cluster"
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def provision(site: Site) -> str:
     google, spec, names = site.google, site.spec, site.names
     subnetwork = subnetwork_of(google, spec, names)
     found = clusters.ensure_cluster(google, spec, names, site.mark, site.inventory, subnetwork=subnetwork)
+    answering(site)
     ensure_operator(site)
     until = Deadline.after(site.clock, UID_SECONDS)
     while not note_uid(site, site.api) and not until.passed:
@@ -46,6 +48,25 @@ def provision(site: Site) -> str:
     # Last: the identity pool that the member's name is in comes with the project's first such cluster.
     bucket.ensure_access(google, spec, names, site.inventory, number=site.number)
     return f"cluster {names.cluster} {'made' if found.created else 'adopted'}, version {found.resource.current_master_version}"
+
+
+def answering(site: Site) -> None:
+    """Wait until the API server answers: the name of a new cluster's endpoint takes minutes to be known everywhere.
+
+    Raises:
+        ClusterUnreachable: It does not; the message says what each endpoint answered.
+    """
+    from tuneline.kube.errors import ClusterUnreachable
+
+    until = Deadline.after(site.clock, ANSWER_SECONDS)
+    while True:
+        try:
+            _ = site.api
+            return
+        except ClusterUnreachable:
+            if until.passed:
+                raise
+        site.clock.sleep(15.0)
 
 
 def note_uid(site: Site, api: Api) -> bool:
