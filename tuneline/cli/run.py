@@ -18,6 +18,7 @@ from tuneline.cli.session import Session, interrupt
 from tuneline.config.spec import RunSpec, is_folder
 from tuneline.config.store import Store
 from tuneline.core.clock import SYSTEM
+from tuneline.core.errors import SpecError
 from tuneline.core.files import write_atomic
 from tuneline.core.names import sha256_text
 from tuneline.lineage.audit import audit
@@ -38,6 +39,8 @@ def command(recipe: str, sets: tuple[str, ...], store: Path) -> None:
     path = compiled.find(recipe)
     changes: dict[str, Any] = {"output_root": str(store.resolve()), **compiled.assignments(sets)}
     spec = RunSpec.build({**compiled.defaults(path), **changes})
+    if not spec.output_root:
+        raise SpecError(["output_root='': must be an absolute folder; leave it out and give --store"])
     if not spec.ops_rerun_token and (token := _fingerprint(spec)):
         changes["ops_rerun_token"] = token
     arguments = {
@@ -57,11 +60,12 @@ def supervise(path: Path, arguments: dict[str, Any], spec: RunSpec) -> int:
     """Start the pipeline in a child of its own session, show it, and end everything with it. Returns the exit code."""
     root = str(arguments["output_root"])
     session = Session.create(Path(root))
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     console.print(f"run of {path.stem} in {root}", soft_wrap=True)
     argv = [sys.executable, "-m", "tuneline.cli.local_pipeline", str(path), str(session.folder), str(session.temporary), root]
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _raise_interrupt)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup: it stays ignored
+            signal.signal(number, _raise_interrupt)
     with open(session.log, "wb") as log:
         child = subprocess.Popen(
             [*argv, json.dumps(arguments)],
@@ -83,13 +87,15 @@ def supervise(path: Path, arguments: dict[str, Any], spec: RunSpec) -> int:
                     break
                 SYSTEM.sleep(0.1)
         session.sweep()
-    except KeyboardInterrupt:
+    except BaseException as error:  # also a closed stdout: the run never goes on unwatched
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         console.print("interrupted: ending the run and freeing what it holds")
         interrupt(session, root, child.pid)
         child.wait()
         console.print(f"interrupted; no process of the run is left. Log: {session.log}", soft_wrap=True)
+        if not isinstance(error, KeyboardInterrupt):
+            raise
         return 130
     return _report(console, session, view, spec, code)
 
@@ -102,7 +108,7 @@ def _report(console: Console, session: Session, view: View, spec: RunSpec, code:
     """Where everything lies; on failure the reasons stand on the last lines."""
 
     def say(label: str, text: object, style: str = "") -> None:
-        console.print(f"{label:<16}{text}", style=style, markup=False, soft_wrap=True)
+        console.print(f"{label:<16}{text}", style=style, soft_wrap=True)
 
     console.print()
     say("log", session.log)

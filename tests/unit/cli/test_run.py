@@ -1,0 +1,95 @@
+"""`tuneline run` watches a child; here the child is a stand-in that tells a few events and then waits or ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tuneline.cli.session import SESSION_VARIABLE
+
+#: Takes the place of tuneline.cli.local_pipeline: tells a task for ever, or fails at once where told so.
+CHILD = """
+    import json, os, sys, time
+    event = {"kind": "task", "task": "train", "state": "finished", "at": 1.0}
+    while True:
+        with open(os.environ["TUNELINE_EVENTS"], "a") as events:
+            events.write(json.dumps(event) + "\\n")
+        if os.environ.get("END"):
+            sys.exit(3)
+        time.sleep(0.02)
+"""
+RUN = """
+    import sys
+    from tuneline.cli import run
+    from tuneline.cli.main import main
+    popen = run.subprocess.Popen
+    run.subprocess.Popen = lambda argv, **options: popen([sys.executable, "-c", CHILD], **options)
+    sys.argv = ["tuneline", "run", "--store", sys.argv[1]]
+    main()
+"""
+
+
+def start(store: Path, **variables: str) -> subprocess.Popen[str]:
+    program = f"CHILD = {textwrap.dedent(CHILD)!r}\n{textwrap.dedent(RUN)}"
+    return subprocess.Popen(
+        [sys.executable, "-c", program, str(store)],
+        cwd=Path(__file__).parents[3],
+        env={**os.environ, **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        preexec_fn=(lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)) if variables.get("NOHUP") else None,
+    )
+
+
+def left(store: Path) -> list[psutil.Process]:
+    """Living processes of the store's sessions."""
+    sessions = {path.name for path in (store / "sessions").iterdir()}
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(SESSION_VARIABLE) in sessions and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def test_a_reader_that_goes_ends_the_run(tmp_path: Path) -> None:
+    process = start(tmp_path / "store")
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("run of local-tiny")
+    process.stdout.close()
+    assert process.wait(60) != 0
+    assert left(tmp_path / "store") == []
+
+
+def test_nohup_keeps_the_run(tmp_path: Path) -> None:
+    process = start(tmp_path / "store", NOHUP="1")
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("run of local-tiny")
+    process.send_signal(signal.SIGHUP)
+    assert "train" in process.stdout.readline()
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "no process of the run is left" in output
+    assert left(tmp_path / "store") == []
+
+
+@pytest.mark.parametrize("name", ["[red]s[/blue]", "store"])
+def test_any_path_and_any_encoding_is_printed(name: str, tmp_path: Path) -> None:
+    store = tmp_path / name
+    output, errors = start(store, END="1", PYTHONIOENCODING="ascii").communicate(timeout=60)
+    assert f"run of local-tiny in {store}" in output, errors
+    assert "\\u2713 train" in output
+    assert "FAILED" in output
