@@ -25,6 +25,7 @@ from tuneline.lineage.audit import audit
 from tuneline.lineage.report import render_html
 from tuneline.lineage.sqlite import SqliteStore
 from tuneline.tasks.cleanup import errors_of
+from tuneline.tasks.staging import source_files
 
 
 @click.command("run")
@@ -52,7 +53,7 @@ def command(recipe: str, sets: tuple[str, ...], store: Path) -> None:
 def _fingerprint(spec: RunSpec) -> str:
     """Names, sizes and times of the folders that cached tasks read, so that a changed folder is staged again; '' without one."""
     folders = [Path(value) for value in (spec.model_id, spec.data_id) if is_folder(value)]
-    files = [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
+    files = [path for folder in folders for path in source_files(folder)]
     return sha256_text("\n".join(f"{path} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in files))[:16] if files else ""
 
 

@@ -45,7 +45,7 @@ class Store:
         return "/".join((self.root, *parts))
 
     def model(self, name: str, revision: str) -> str:
-        return self._join("models", safe_name(f"{name}@{revision}"))
+        return self._join("models", f"{safe_name(name)[:150]}@{safe_name(revision)}")
 
     def dataset(self, digest: str) -> str:
         return self._join("datasets", digest)

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tuneline.core.errors import StoreError
+
 
 def fsync_path(path: Path) -> None:
     """Make a folder's renames, or a file's bytes, durable."""
@@ -67,8 +69,17 @@ def create_only(path: Path, data: bytes) -> bool:
 
 
 def read_json(path: Path) -> Any:
-    """The value in a JSON file."""
-    return json.loads(path.read_text(encoding="utf-8"))
+    """The value in a JSON file.
+
+    Raises:
+        FileNotFoundError: If there is none.
+        StoreError: If it holds anything else.
+    """
+    data = path.read_bytes()
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{path} is no JSON", found=str(error), next_move="restore it from a copy, or move it away") from error
 
 
 @contextlib.contextmanager
