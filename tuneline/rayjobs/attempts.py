@@ -12,6 +12,9 @@ from tuneline.core.files import read_json, write_json
 from tuneline.core.names import attempt_name
 from tuneline.engines.base import Checkpoint, Engine
 
+_TAIL_BYTES = 64 * 1024
+_TAIL_CHARACTERS = 500
+
 
 def final_checkpoint(store: Store, training_key: str, engine: Engine, spec: RunSpec) -> Checkpoint | None:
     """The complete checkpoint with which a whole training of this key ended, whichever run wrote it."""
@@ -127,5 +130,10 @@ class SavedLog:
         self.offset += len(text)
 
     def tail(self, lines: int) -> list[str]:
-        """The last lines."""
-        return self.path.read_text(encoding="utf-8").splitlines()[-lines:] if self.path.exists() else []
+        """The last lines; of a long one only its end. The log of a job that prints without end is never read whole."""
+        if not self.path.exists():
+            return []
+        with open(self.path, "rb") as handle:
+            handle.seek(max(0, self.path.stat().st_size - _TAIL_BYTES))
+            text = handle.read().decode(errors="replace")
+        return [line[-_TAIL_CHARACTERS:] for line in text.splitlines()[-lines:]]
