@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tuneline.config.store import Store
 from tuneline.core import log
+from tuneline.core.errors import TunelineError
 from tuneline.core.files import read_json
 from tuneline.tasks import release_gpus
 from tuneline.tasks.context import local_run_id, running
@@ -23,8 +25,16 @@ def end_run(run_id: str, output_root: str, state: str) -> str:
     Args:
         state: SUCCEEDED | FAILED | CANCELLED, as the pipeline says.
     """
+    # Before anything is recorded: a store that takes no writing, or whose lineage is damaged, may not keep GPUs held.
+    done = ""
+    failure: TunelineError | None = None
+    try:
+        done = release_gpus.release(Store(output_root), run_id)
+    except TunelineError as stuck:
+        failure = stuck
     with running("cleanup", root=output_root, run_id=run_id, parameters={"state": state}) as task:
-        done = release_gpus.release(task.store, run_id)
+        if failure:
+            raise failure
         task.notes.update(state=state, done=done)
         for error in errors_of(task.store.run_errors(run_id)):
             logger.error("%s failed (attempt %s): %s", error["task"], error["attempt"], error["error"])

@@ -128,6 +128,14 @@ def announce_run(run_id: str) -> None:
 
 
 @contextlib.contextmanager
+def _best_effort() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, TunelineError) as error:
+        logger.error("the failure could not be told: %s", error)
+
+
+@contextlib.contextmanager
 def running(name: str, *, root: str, run_id: str, parameters: Mapping[str, Any]) -> Iterator[Task]:
     """Run a task's flow inside its record. A failure is told in `runs/<run_id>/errors/<task>.json`, then raised."""
     log.configure()
@@ -142,11 +150,15 @@ def running(name: str, *, root: str, run_id: str, parameters: Mapping[str, Any])
         yield task
     except BaseException as error:
         text = str(error) if isinstance(error, TunelineError) else "".join(traceback.format_exception_only(error)).strip()
-        record.finish("FAILED", {"error": text[:2000]})
-        if run_id:
-            write_json(error_file, {"task": name, "attempt": attempt, "error": text, "at": utc(SYSTEM.now())})
-        log.event("task", task=name, state="failed", attempt=attempt, error=text)
         logger.error("%s failed: %s", name, text)
+        # On a full disk none of these may succeed, and none may hide the error that the task died of.
+        with _best_effort():
+            if run_id:
+                write_json(error_file, {"task": name, "attempt": attempt, "error": text, "at": utc(SYSTEM.now())})
+        with _best_effort():
+            log.event("task", task=name, state="failed", attempt=attempt, error=text)
+        with _best_effort():
+            record.finish("FAILED", {"error": text[:2000]})
         raise
     record.finish("COMPLETE", task.notes)
     error_file.unlink(missing_ok=True)

@@ -11,7 +11,8 @@ from typing import Any
 
 from tuneline.config.spec import RunSpec
 from tuneline.core.clock import SYSTEM, utc
-from tuneline.core.files import create_only
+from tuneline.core.errors import StoreError
+from tuneline.core.files import create_only, read_json
 from tuneline.core.names import canonical_json
 from tuneline.engines.base import Engine, training_key
 from tuneline.engines.registry import get_engine
@@ -75,8 +76,22 @@ def describe(spec: RunSpec, key: str, staged: Staged) -> dict[str, Any]:
 
 
 def write_description(folder: str, description: dict[str, Any]) -> None:
-    """`training.json` of a training key: by its first run, unchanged by later ones."""
-    create_only(Path(folder) / "training.json", (canonical_json(description) + "\n").encode())
+    """`training.json` of a training key: by its first run, unchanged by later ones.
+
+    Raises:
+        StoreError: If the one that is there is damaged: better now than when training has ended.
+    """
+    path = Path(folder) / "training.json"
+    if create_only(path, (canonical_json(description) + "\n").encode()):
+        return
+    standing = read_json(path)
+    if not isinstance(standing, dict) or standing.get("training_key") != description["training_key"]:
+        raise StoreError(
+            f"{path} does not describe this training",
+            asked=description["training_key"],
+            found=str(standing)[:200],
+            next_move="restore it from a copy, or move it away: it is written again",
+        )
 
 
 def _version(package: str) -> str:
