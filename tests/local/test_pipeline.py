@@ -120,7 +120,7 @@ def test_a_failed_convert_costs_no_training_step(first: str, store: Path) -> Non
     try:
         code, output = run.finish()
         assert code == 1
-        assert "FAILED          convert: [TL500]" in output
+        assert "FAILED          convert: [TL200] a folder cannot be made" in output
         assert "FAILED" not in output.split("FAILED          convert")[1]
         before = steps_written(store)
     finally:

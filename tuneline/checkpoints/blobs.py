@@ -8,11 +8,15 @@ import stat
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 
+from tuneline.checkpoints.disk import ALIGNMENT, Bytes, Residency, Room, round_up, takes_direct
 from tuneline.checkpoints.refusal import refused
+
+#: Shorter reads go through the page cache: its read-ahead serves neighbours.
+_DIRECT_FROM = 64 << 10
 
 
 class FileBlob:
-    """A regular file, read with pread."""
+    """A regular file, read with pread: from the page cache what it holds, long cold ranges past it."""
 
     def __init__(self, path: Path) -> None:
         """Raises CheckpointError if `path` is missing, not a regular file or cannot be opened."""
@@ -28,6 +32,14 @@ class FileBlob:
             os.close(self._descriptor)
             raise refused(path, "is not a regular file")
         self._size = status.st_size
+        self._direct: int | None = None
+        self._residency: Residency | None = None
+        if status.st_size >= 16 * _DIRECT_FROM and takes_direct(path):
+            try:
+                self._direct = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_DIRECT)
+                self._residency = Residency(self._descriptor, status.st_size)
+            except OSError:
+                self._direct = None
 
     @property
     def name(self) -> str:
@@ -55,7 +67,33 @@ class FileBlob:
         self.read_into(offset, memoryview(out))
         return bytes(out)
 
+    def expect(self, offset: int, length: int) -> None:
+        """Have the kernel read ahead, unless these bytes will be read past the page cache or are in it."""
+        if self._residency is None and length >= _DIRECT_FROM and hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._descriptor, offset, length, os.POSIX_FADV_WILLNEED)
+
+    def fetch(self, offset: int, length: int, room: Room) -> Bytes:
+        """`length` bytes from byte `offset` on, in `room`."""
+        direct, residency = self._direct, self._residency
+        if direct is not None and residency is not None and length >= _DIRECT_FROM and not residency.holds(offset, length):
+            first = offset // ALIGNMENT * ALIGNMENT
+            memory = room.take(round_up(offset + length - first))
+            try:
+                count = os.preadv(direct, [memory.data], first)
+            except OSError:  # the device wants larger blocks, or the file system does not do this after all
+                self._residency = None
+                count = 0
+            if count >= offset + length - first:
+                return memory[offset - first : offset - first + length]
+        memory = room.take(length)
+        self.read_into(offset, memory.data)
+        return memory
+
     def close(self) -> None:
+        self._residency = None
+        if self._direct is not None:
+            os.close(self._direct)
+            self._direct = None
         os.close(self._descriptor)
 
 

@@ -10,16 +10,19 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+import numpy as np
+
 from tuneline.checkpoints.blobs import Folder
-from tuneline.checkpoints.blocks import Block, Blocks, ChunkSums, Piece, in_order
-from tuneline.checkpoints.casts import Bytes, cast, target_dtype
+from tuneline.checkpoints.blocks import Blocks
+from tuneline.checkpoints.casts import target_dtype
 from tuneline.checkpoints.cover import check_cover
 from tuneline.checkpoints.dcp import read_dcp
+from tuneline.checkpoints.disk import Room
+from tuneline.checkpoints.files import open_file
 from tuneline.checkpoints.huggingface import (
     CONFIG,
     adapt_config,
@@ -33,12 +36,13 @@ from tuneline.checkpoints.layout import Layout, detect
 from tuneline.checkpoints.refusal import refused
 from tuneline.checkpoints.safetensors import INDEX, Item, Shard, index_json, plan_shards
 from tuneline.checkpoints.tensors import DType, Tensor
-from tuneline.core.files import publish_dir
+from tuneline.checkpoints.writer import Differ, Writer
+from tuneline.core.files import make_dir, publish_dir
 from tuneline.core.log import get_logger
 from tuneline.lineage.digests import SIDECAR, FileDigest, content_digest
 
-#: Reading and casting; the caller's own thread hashes and writes.
-THREADS = min(4, os.cpu_count() or 1)
+#: More than there are cores, for each waits for the disk part of the time.
+THREADS = max(4, min(16, os.cpu_count() or 1))
 
 _log = get_logger("checkpoints")
 
@@ -63,7 +67,13 @@ class Conversion:
 
 @dataclass(frozen=True)
 class _Plan:
+    """
+    Attributes:
+        twins: Tensors that are left out, by the name of the tensor that must be equal to them.
+    """
+
     tensors: Mapping[str, Tensor]
+    twins: Mapping[str, Tensor]
     shards: tuple[Shard, ...]
     small_files: Mapping[str, bytes]
 
@@ -76,6 +86,7 @@ def convert(
     max_shard_bytes: int,
     dtype: str = "keep",
     extra_files: Mapping[str, bytes] = {},
+    threads: int = THREADS,
     finish: Callable[[Path, tuple[FileDigest, ...]], None] | None = None,
 ) -> Conversion:
     """Convert the checkpoint at or below `source` into `<out_parent>/<content digest>`; on an error nothing is left there.
@@ -85,6 +96,7 @@ def convert(
         max_shard_bytes: Tensor bytes that a file holds at most, unless one tensor has more.
         dtype: keep, bf16 or fp16; only floats are cast.
         extra_files: Further files by relative path.
+        threads: That read, hash and write.
         finish: Called with the folder and its files just before it is published; may add lineage.json.
 
     Raises:
@@ -93,12 +105,20 @@ def convert(
     if max_shard_bytes < 1:
         raise refused("max_shard_bytes", "must be positive", asked=str(max_shard_bytes))
     layout = detect(source)
-    out_parent.mkdir(parents=True, exist_ok=True)
+    make_dir(out_parent)
     work = Path(tempfile.mkdtemp(prefix=".convert-", suffix=".tmp", dir=out_parent))
     try:
-        with Folder(layout.folder) as folder, ThreadPoolExecutor(THREADS, "convert") as pool:
-            plan = _plan(layout, folder, base_dir, max_shard_bytes, dtype, extra_files, pool)
-            written = [_write_shard(work / shard.file, shard, plan.tensors, pool) for shard in plan.shards]
+        with Folder(layout.folder) as folder:
+            arguments = (layout, folder, base_dir, max_shard_bytes, dtype, extra_files)
+            try:
+                plan = _plan(*arguments, untie=False)
+                written = _write_shards(work, plan, threads)
+            except Differ as differ:
+                _log.info("%s is not what it looked like: converting again, untied", differ)
+                for path in work.iterdir():
+                    path.unlink()
+                plan = _plan(*arguments, untie=True)
+                written = _write_shards(work, plan, threads)
         written += [_write_file(work / path, path, content) for path, content in plan.small_files.items()]
         files = tuple(sorted(written, key=lambda file: file.path))
         digest = content_digest(files)
@@ -123,22 +143,24 @@ def _plan(
     max_shard_bytes: int,
     dtype: str,
     extra_files: Mapping[str, bytes],
-    pool: ThreadPoolExecutor,
+    *,
+    untie: bool,
 ) -> _Plan:
-    """Everything that is decided before a byte is written."""
+    """Everything that is decided before a byte is written; `untie` where the tensors of a tied pair are known to differ."""
     tensors = {tensor.name: tensor for tensor in read_dcp(folder)}
     for tensor in tensors.values():
         check_cover(tensor)
     check_against_base(list(tensors.values()), base_dir, layout.folder)
     small = companion_files(layout.companions, base_dir)
-    untie = False
     pair = tied_pair(tensors.values())
+    twins: dict[str, Tensor] = {}
     if pair is not None and ties_embeddings(parse_config(small[CONFIG], base_dir / CONFIG)):
-        untie = not _equal(*pair, pool)
+        head, embedding = pair
+        untie = untie or not _look_equal(head, embedding)
         if untie:
-            _log.warning("%s: the config ties %s to %s, but they differ: both are kept, untied", layout.folder, pair[0].name, pair[1].name)
+            _log.warning("%s: the config ties %s to %s, but they differ: both are kept, untied", layout.folder, head.name, embedding.name)
         else:
-            del tensors[pair[0].name]
+            twins[embedding.name] = tensors.pop(head.name)
     items = [Item(tensor.name, target_dtype(tensor.dtype, dtype), tensor.shape) for tensor in tensors.values()]
     shards = plan_shards(items, max_shard_bytes)
     small[CONFIG] = adapt_config(small[CONFIG], untie=untie, dtype=_main_dtype(items))
@@ -150,7 +172,7 @@ def _plan(
         if pure.is_absolute() or ".." in pure.parts or str(pure) != path or path == "." or path in taken:
             raise refused(path, "cannot be an extra file: its name is taken or leads out of the folder")
         small[path] = content
-    return _Plan(tensors, tuple(shards), small)
+    return _Plan(tensors, twins, tuple(shards), small)
 
 
 def _main_dtype(items: list[Item]) -> DType | None:
@@ -162,47 +184,33 @@ def _main_dtype(items: list[Item]) -> DType | None:
     return weight.most_common(1)[0][0] if weight else None
 
 
-def _equal(first: Tensor, second: Tensor, pool: ThreadPoolExecutor) -> bool:
-    """Whether two tensors have the same dtype, shape and bytes."""
+def _look_equal(first: Tensor, second: Tensor) -> bool:
+    """Whether two tensors are of one dtype and shape, begin with the same bytes, and have the same CRC-32 wherever their chunks match."""
     if (first.dtype, first.shape) != (second.dtype, second.shape):
         return False
-    ours, theirs = Blocks(first), Blocks(second)
-
-    def same(block: Block) -> bool:
-        return bool((ours.read(block)[0] == theirs.read(block)[0]).all())
-
-    return all(in_order(pool, same, ours, 2 * THREADS))
-
-
-def _write_shard(path: Path, shard: Shard, tensors: Mapping[str, Tensor], pool: ThreadPoolExecutor) -> FileDigest:
-    """Write one file front to back: threads read and cast blocks ahead, this one hashes and writes them in order."""
-
-    def jobs() -> Iterator[tuple[Blocks, Block, DType]]:
-        for item in shard.items:
-            blocks = Blocks(tensors[item.name])
-            for block in blocks:
-                yield blocks, block, item.dtype
-
-    def assemble(job: tuple[Blocks, Block, DType]) -> tuple[Tensor, Bytes, list[Piece]]:
-        blocks, block, target = job
-        data, pieces = blocks.read(block)
-        return blocks.tensor, cast(data, blocks.tensor.dtype, target), pieces
-
-    sums = ChunkSums()
-    sha256 = hashlib.sha256(shard.header)
-    with open(path, "xb", buffering=0) as handle:
-        _write_all(handle.fileno(), memoryview(shard.header))
-        for tensor, data, pieces in in_order(pool, assemble, jobs(), 2 * THREADS):
-            sums.add(tensor, pieces)
-            sha256.update(data.data)
-            _write_all(handle.fileno(), data.data)
-        os.fsync(handle.fileno())
-    return FileDigest(path.name, sha256.hexdigest(), shard.nbytes)
+    sums = {(chunk.offsets, chunk.sizes): chunk.crc32 for chunk in first.chunks if chunk.crc32 is not None}
+    if any(sums.get((chunk.offsets, chunk.sizes), chunk.crc32) != chunk.crc32 for chunk in second.chunks):
+        return False
+    begins = []
+    for tensor in (first, second):
+        blocks = Blocks(tensor)
+        block = next(iter(blocks))
+        out = np.empty(block.numel * tensor.dtype.size, np.uint8)
+        blocks.read(block, tensor.dtype, out, Room())
+        begins.append(out)
+    return np.array_equal(begins[0], begins[1])
 
 
-def _write_all(descriptor: int, data: memoryview) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
+def _write_shards(work: Path, plan: _Plan, threads: int) -> list[FileDigest]:
+    written: list[FileDigest] = []
+    Writer(
+        plan.tensors,
+        lambda shard: open_file(work / shard.file, shard.nbytes),
+        written.append,
+        threads=threads,
+        twins=plan.twins,
+    ).write(plan.shards)
+    return written
 
 
 def _write_file(path: Path, relative: str, content: bytes) -> FileDigest:

@@ -109,14 +109,19 @@ def test_floats_are_cast_and_nothing_else(checkpoints, tmp_path, policy, dtype):
     assert json.loads((done.folder / "config.json").read_text())["torch_dtype"] == str(dtype).removeprefix("torch.")
 
 
-def test_the_number_of_threads_changes_nothing(checkpoints, tmp_path, monkeypatch):
-    digests = set()
-    for threads in (1, 3):
-        monkeypatch.setattr(module, "THREADS", threads)
-        digests.add(
-            convert(checkpoints / "wide", tmp_path / str(threads), base_dir=checkpoints / "base-bare", max_shard_bytes=LARGE).digest
-        )
+def test_the_number_of_threads_changes_nothing(checkpoints, tmp_path):
+    arguments = {"base_dir": checkpoints / "base-bare", "max_shard_bytes": LARGE}
+    digests = {convert(checkpoints / "wide", tmp_path / str(threads), threads=threads, **arguments).digest for threads in (1, 3, 8)}
     assert len(digests) == 1
+
+
+def test_a_head_that_only_looks_equal_is_found_out_while_writing(checkpoints, tmp_path, monkeypatch):
+    arguments = {"base_dir": checkpoints / "base-tied", "max_shard_bytes": 600}
+    right = convert(checkpoints / "untied/step_1", tmp_path / "a", **arguments)
+    calls = []
+    monkeypatch.setattr(module, "_look_equal", lambda first, second: calls.append(first.name) or True)
+    assert convert(checkpoints / "untied/step_1", tmp_path / "b", **arguments).digest == right.digest
+    assert calls == ["lm_head.weight"], "it is not asked a second time"
 
 
 def test_finish_sees_the_whole_folder_and_may_add_the_sidecar(checkpoints, tmp_path):

@@ -22,7 +22,7 @@ def test_the_layout_is_made_and_what_is_there_stays(tmp_path: Path) -> None:
 
 def test_what_is_in_the_way_is_named(tmp_path: Path) -> None:
     (tmp_path / "hf").write_text("in the way")
-    with pytest.raises(StoreError, match="cannot be made") as caught:
+    with pytest.raises(StoreError, match="a folder cannot be made") as caught:
         provision_storage.run(RunSpec.build({"output_root": str(tmp_path)}).to_json(), "job")
     assert caught.value.asked == str(tmp_path / "hf")
 
