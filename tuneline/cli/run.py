@@ -24,7 +24,7 @@ from tuneline.core.names import sha256_text
 from tuneline.lineage.audit import audit
 from tuneline.lineage.report import render_html
 from tuneline.lineage.sqlite import SqliteStore
-from tuneline.tasks.cleanup import errors_of
+from tuneline.tasks.cleanup import end_run, errors_of
 from tuneline.tasks.staging import source_files
 
 
@@ -88,6 +88,8 @@ def supervise(path: Path, arguments: dict[str, Any], spec: RunSpec) -> int:
                     break
                 SYSTEM.sleep(0.1)
         session.sweep()
+        if code < 0 and session.run_id:  # killed, and the exit task with it
+            end_run(session.run_id, root, "FAILED")
     except BaseException as error:  # also a closed stdout: the run never goes on unwatched
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
@@ -117,7 +119,9 @@ def _report(console: Console, session: Session, view: View, spec: RunSpec, code:
         errors = errors_of(Store(spec.output_root).run_errors(session.run_id)) if session.run_id else []
         for error in errors:
             say("FAILED", f"{error['task']}: {error['error']}", "red")
-        if not errors:
+        if code < 0:
+            say("FAILED", f"the process that ran the pipeline was ended by {signal.Signals(-code).name}", "red")
+        elif not errors:
             say("FAILED", "\n".join(["the last lines of the log:", *session.log.read_text(errors="replace").splitlines()[-15:]]), "red")
         return 1
     notes: dict[str, dict[str, str]] = {name: task.get("notes") or {} for name, task in view.tasks.items()}

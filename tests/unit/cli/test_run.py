@@ -14,13 +14,16 @@ import pytest
 
 from tuneline.cli.session import SESSION_VARIABLE
 
-#: Takes the place of tuneline.cli.local_pipeline: tells a task for ever, or fails at once where told so.
+#: Takes the place of tuneline.cli.local_pipeline: tells a task for ever, or ends at once where told how.
 CHILD = """
     import json, os, sys, time
     event = {"kind": "task", "task": "train", "state": "finished", "at": 1.0}
     while True:
         with open(os.environ["TUNELINE_EVENTS"], "a") as events:
             events.write(json.dumps(event) + "\\n")
+        if os.environ.get("END") == "killed":
+            open(os.path.join(os.path.dirname(os.environ["TUNELINE_EVENTS"]), "run_id"), "w").write("tltest")
+            os.kill(os.getpid(), 9)
         if os.environ.get("END"):
             sys.exit(3)
         time.sleep(0.02)
@@ -84,6 +87,17 @@ def test_nohup_keeps_the_run(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert "no process of the run is left" in output
     assert left(tmp_path / "store") == []
+
+
+def test_a_killed_pipeline_is_cleaned_up_after_and_named(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    record = store / "runs" / "tltest" / "raycluster.json"
+    record.parent.mkdir(parents=True)
+    record.write_text("{}")
+    output, _ = start(store, END="killed").communicate(timeout=60)
+    assert output.splitlines()[-1].split(maxsplit=1) == ["FAILED", "the process that ran the pipeline was ended by SIGKILL"]
+    assert not record.exists()
+    assert left(store) == []
 
 
 @pytest.mark.parametrize("name", ["[red]s[/blue]", "store"])
