@@ -18,7 +18,7 @@ from tuneline.cli.session import Session, interrupt
 from tuneline.config.spec import RunSpec, is_folder
 from tuneline.config.store import Store
 from tuneline.core.clock import SYSTEM
-from tuneline.core.errors import SpecError
+from tuneline.core.errors import LineageError, SpecError
 from tuneline.core.files import write_atomic
 from tuneline.core.names import sha256_text
 from tuneline.lineage.audit import audit
@@ -126,7 +126,7 @@ def _report(console: Console, session: Session, view: View, spec: RunSpec, code:
         return 1
     notes: dict[str, dict[str, str]] = {name: task.get("notes") or {} for name, task in view.tasks.items()}
     store = SqliteStore(Path(Store(spec.output_root).lineage_db()))
-    evaluated, model = notes["evaluate"], _model(store, notes)
+    evaluated, model = notes["evaluate"], _model(store, notes, spec.output_shard_mb)
     say("score", f"{evaluated['base_score']} -> {evaluated['trained_score']} (greedy accuracy on held-out prompts)")
     say("reward curve", f"{evaluated['curve']} (and curve.png)")
     say("model", model)
@@ -141,10 +141,23 @@ def _report(console: Console, session: Session, view: View, spec: RunSpec, code:
     return 0
 
 
-def _model(store: SqliteStore, notes: dict[str, dict[str, str]]) -> str:
-    """Where the converted model lies, also where a cached conversion ran no code that could have told it."""
+def _model(store: SqliteStore, notes: dict[str, dict[str, str]], shard_mb: int) -> str:
+    """Where the converted model lies, also where a cached conversion ran no code that could have told it.
+
+    Raises:
+        LineageError: If the lineage store has lost it.
+    """
     told = notes.get("convert", {}).get("uri")
     if told:
         return told
     checkpoints = [artifact.id for artifact in store.find(uri=notes["train"]["checkpoint"], kind="checkpoint")]
-    return [artifact for artifact in store.downstream(checkpoints).artifacts.values() if artifact.kind == "hf"][-1].uri
+    graph = store.downstream(checkpoints)
+    for artifact in graph.of_kind("hf"):
+        # One checkpoint has as many conversions as it was given shard sizes.
+        if any(execution.parameters.get("output_shard_mb") == shard_mb for execution in graph.producers(artifact.id)):
+            return artifact.uri
+    raise LineageError(
+        "the lineage store does not hold the conversion that the cache answered",
+        asked=notes["train"]["checkpoint"],
+        next_move="run again with a new ops_rerun_token",
+    )

@@ -12,7 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tuneline.cli import run
 from tuneline.cli.session import SESSION_VARIABLE
+from tuneline.core.errors import LineageError
+from tuneline.lineage.record import start_task
+from tuneline.lineage.sqlite import SqliteStore
 
 #: Takes the place of tuneline.cli.local_pipeline: tells a task for ever, or ends at once where told how.
 CHILD = """
@@ -107,3 +111,17 @@ def test_any_path_and_any_encoding_is_printed(name: str, tmp_path: Path) -> None
     assert f"run of local-tiny in {store}" in output, errors
     assert "\\u2713 train" in output
     assert "FAILED" in output
+
+
+def test_the_model_of_a_cached_conversion_is_the_one_of_its_shard_size(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "lineage" / "lineage.sqlite")
+    notes = {"train": {"checkpoint": str(tmp_path / "step_2")}}
+    for shard_mb in (1, 2, 3):
+        with start_task(store, run_id=f"tl{shard_mb}", task="convert", parameters={"output_shard_mb": shard_mb}) as record:
+            record.input("checkpoint", str(tmp_path / "step_2"), kind="checkpoint", digest="c" * 64)
+            record.output("hf_model", str(tmp_path / f"hf{shard_mb}"), kind="hf", digest=f"{shard_mb}" * 64)
+    for shard_mb in (1, 2, 3):
+        assert run._model(store, notes, shard_mb) == str(tmp_path / f"hf{shard_mb}")
+    with pytest.raises(LineageError, match="does not hold the conversion"):
+        run._model(store, notes, 4)
+    assert run._model(store, {**notes, "convert": {"uri": "told"}}, 4) == "told"
