@@ -49,7 +49,7 @@ class RunSpec(BaseModel):
     train_learning_rate: float = _field(1e-6, "Peak learning rate of AdamW.", "", gt=0, le=1)
     train_batch_size: int = _field(128, "Completions per step over all workers.", "completions", ge=2, le=1_048_576)
     train_group_size: int = _field(16, "Completions per prompt: the group whose mean is the baseline.", "completions", ge=2, le=1024)
-    train_prompt_tokens: int = _field(512, "Longest prompt; a longer one is refused when staging.", "tokens", ge=1, le=1_048_576)
+    train_prompt_tokens: int = _field(512, "Longest prompt; a longer one is refused before the first step.", "tokens", ge=1, le=1_048_576)
     train_response_tokens: int = _field(512, "Longest completion.", "tokens", ge=1, le=1_048_576)
     train_temperature: float = _field(1.0, "Sampling temperature of the rollouts.", "", gt=0, le=10)
     train_kl_coef: float = _field(0.0, "Weight of the KL term against the base model; 0 trains without a reference.", "", ge=0, le=10)
