@@ -288,6 +288,8 @@ class _Machine:
 
     def build(self) -> None:
         state, target = self.stack.pop(), self.stack[-1]
+        if isinstance(target, dict) and isinstance(state, dict):  # attributes of a module's state dict (_metadata): nothing of the model's
+            return
         if not isinstance(target, Record) or target.state is not None:
             raise self.refused(f"sets the state of {describe(target)}")
         target.state = state
