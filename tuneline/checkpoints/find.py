@@ -81,17 +81,18 @@ def find(tree: Tree, under: str, step: int | None = None) -> Found:
         if step not in known:
             raise refused(at(tree, under), f"holds no step {step}", choices=[str(number) for number in known])
         return _read(tree, join(under, known[step]), step)
-    first: CheckpointError | None = None
+    faults: list[CheckpointError] = []
     for number, name in known.items():
         try:
             found = _read(tree, join(under, name), number)
         except CheckpointError as error:
-            _log.warning("step %d cannot be converted: %s; an earlier step is tried", number, error.message)
-            first = first or error
+            faults.append(error)
+            _log.warning("step %d cannot be converted: %s", number, error.message)
         else:
+            if faults:
+                _log.warning("step %d is taken, the newest that is whole", number)
             return found
-    assert first is not None
-    raise first
+    raise faults[0]
 
 
 def _own_step(tree: Tree, under: str) -> int | None:

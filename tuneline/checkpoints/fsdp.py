@@ -166,7 +166,7 @@ class _RankFile:
             raise refused(where, "holds a tensor that is not understood")
         kind, state = value.args[1].name, value.args[3]
         if kind == "ShardedTensor":
-            return self._sharded(state, where)
+            return self._sharded(state, value.args[2], where)
         if kind == "DTensor":
             return self._distributed(state, where)
         raise refused(where, f"holds {describe(value.args[1])}", choices=["DTensor", "ShardedTensor", "Tensor"])
@@ -190,7 +190,7 @@ class _RankFile:
             )
         return _Piece(dtype, shape, (chunk,), False)
 
-    def _sharded(self, state: Any, where: str) -> _Piece:
+    def _sharded(self, state: Any, args: Any, where: str) -> _Piece:
         if not isinstance(state, tuple) or len(state) < 2 or not isinstance(state[0], list) or not isinstance(state[1], Record):
             raise refused(where, "holds a ShardedTensor that is not understood")
         shape = extents(state[1].fields().get("size"), where)
@@ -206,8 +206,7 @@ class _RankFile:
                 raise refused(where, "holds a shard of another size than its metadata say")
             chunks.append(chunk)
         if dtype is None:
-            properties = state[1].fields().get("tensor_properties")
-            dtype = dtype_of(properties.fields().get("dtype") if isinstance(properties, Record) else None, where)
+            dtype = dtype_of(args[1] if isinstance(args, tuple) and len(args) > 1 else None, where)
         return _Piece(dtype, shape, tuple(chunks), False)
 
     def _stored(self, value: Any, offsets: tuple[int, ...] | None, where: str) -> tuple[DType, Chunk]:
