@@ -90,7 +90,7 @@ def test_a_folder_is_read_through_its_index(tmp_path):
         entries(Folder(tmp_path))
     for content in (b"[]", b"{}", b'{"weight_map": {"a": 5}}', b"{"):
         index.write_bytes(content)
-        with pytest.raises(CheckpointError, match="no JSON|no index"):
+        with pytest.raises(CheckpointError, match=r"no JSON|no index"):
             entries(Folder(tmp_path))
 
 
