@@ -11,19 +11,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from tuneline.checkpoints.bucket_work import PART_BYTES, BucketWork
 from tuneline.checkpoints.find import find, open_source, open_tree
 from tuneline.checkpoints.local import Finish, LocalWork
 from tuneline.checkpoints.plan import Options, Plan, build_plan
 from tuneline.checkpoints.refusal import refused
 from tuneline.checkpoints.safetensors import Shard
 from tuneline.checkpoints.stream import Sink
-from tuneline.checkpoints.writer import WINDOW_BYTES, Differ, Writer
+from tuneline.checkpoints.writer import Differ, Writer
 from tuneline.core.errors import StoreError
 from tuneline.core.log import get_logger
 from tuneline.lineage.digests import FileDigest, content_digest
 
 #: More than there are cores, for each waits for the disk part of the time.
 THREADS = max(4, min(16, os.cpu_count() or 1))
+#: Into a bucket every thread holds parts in memory.
+THREADS_REMOTE = 8
+#: From a bucket, what is announced so far ahead is merged to large reads.
+AHEAD_REMOTE = 96 << 20
 
 _log = get_logger("checkpoints")
 
@@ -113,11 +118,11 @@ def convert(
         found = find(tree, under, step)
         plan = build_plan(tree, found, base, options, untie=False)
         try:
-            uri, files = _write(plan, out_parent, threads, finish)
+            uri, files = _write(plan, out_parent, threads, finish, remote=tree.name.startswith("gs://"))
         except Differ as differ:
             _log.info("%s is not what it looked like: converting again, untied", differ)
             plan = build_plan(tree, found, base, options, untie=True)
-            uri, files = _write(plan, out_parent, threads, finish)
+            uri, files = _write(plan, out_parent, threads, finish, remote=tree.name.startswith("gs://"))
     except OSError as error:
         where = error.filename or out_parent
         raise refused(where, f"cannot be read or written: {error.strerror}", next_move="free space or correct permissions") from error
@@ -130,7 +135,7 @@ def convert(
     return Conversion(uri, content_digest(files), files, parameters, size, found.layout.kind, found.step)
 
 
-def _write(plan: Plan, out_parent: Path | str, threads: int, finish: Finish | None) -> tuple[str, tuple[FileDigest, ...]]:
+def _write(plan: Plan, out_parent: Path | str, threads: int, finish: Finish | None, *, remote: bool) -> tuple[str, tuple[FileDigest, ...]]:
     work = _begin(out_parent, plan.fingerprint())
     try:
         known = {shard.file: digest for shard in plan.shards if (digest := work.finished(shard)) is not None}
@@ -142,7 +147,11 @@ def _write(plan: Plan, out_parent: Path | str, threads: int, finish: Finish | No
             work.done(digest)
             written.append(digest)
 
-        writer = Writer(plan.tensors, work.open, done, threads=threads, twins=plan.twins, window_bytes=_window_bytes(out_parent))
+        sizes = {"ahead_bytes": AHEAD_REMOTE} if remote else {}
+        if str(out_parent).startswith("gs://"):
+            sizes["window_bytes"] = PART_BYTES
+            threads = min(threads, THREADS_REMOTE)
+        writer = Writer(plan.tensors, work.open, done, threads=threads, twins=plan.twins, **sizes)
         writer.write([shard for shard in plan.shards if shard.file not in known])
         written += [work.put(path, content) for path, content in plan.small_files.items()]
         files = tuple(sorted(written, key=lambda file: file.path))
@@ -157,15 +166,5 @@ def _write(plan: Plan, out_parent: Path | str, threads: int, finish: Finish | No
 
 def _begin(out_parent: Path | str, fingerprint: str) -> Work:
     if str(out_parent).startswith("gs://"):
-        from tuneline.checkpoints.bucket_work import BucketWork
-
         return BucketWork(str(out_parent), fingerprint)
     return LocalWork(Path(out_parent), fingerprint)
-
-
-def _window_bytes(out_parent: Path | str) -> int:
-    if str(out_parent).startswith("gs://"):
-        from tuneline.checkpoints.bucket_work import PART_BYTES
-
-        return PART_BYTES
-    return WINDOW_BYTES
