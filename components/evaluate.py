@@ -1,7 +1,5 @@
 """The gate."""
 
-from typing import NamedTuple
-
 from kfp import dsl
 
 from components.images import SENTINEL
@@ -14,8 +12,8 @@ def evaluate(
     checkpoint: dsl.Input[dsl.Model],
     metrics: dsl.Output[dsl.Metrics],
     curve: dsl.Output[dsl.HTML],
-) -> NamedTuple("Evaluated", passed=bool, base_score=float, trained_score=float):
-    """Compares the engine's own validation at the first and the last step with the limits of the run."""
+) -> bool:
+    """Compares the engine's own validation at the first and the last step with the limits of the run. Returns whether it passed."""
     from tuneline.tasks import evaluate as task
 
     return task.run(spec, job_name, checkpoint, metrics, curve)

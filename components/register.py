@@ -11,11 +11,10 @@ def register(
     spec: str,
     job_name: str,
     hf_model: dsl.Input[dsl.Model],
-    base_score: float,
-    trained_score: float,
+    metrics: dsl.Input[dsl.Metrics],
     registered: dsl.Output[VertexModel],
 ) -> str:
     """Registers the converted model; the same bytes again give the same version. Returns NAME@VERSION."""
     from tuneline.tasks import register as task
 
-    return task.run(spec, job_name, hf_model, base_score, trained_score, registered)
+    return task.run(spec, job_name, hf_model, metrics, registered)

@@ -171,14 +171,14 @@ def grpo(
             retries=2,
         )
         evaluated = _task(evaluate(spec=spec, job_name=job_name, checkpoint=trained.outputs["checkpoint"]), retries=1)
-        with dsl.If(evaluated.outputs["passed"] == True, name="passed"):  # noqa: E712
+        # kfp.local resolves no named output in a condition: evaluate's answer is its one return value.
+        with dsl.If(evaluated.outputs["Output"] == True, name="passed"):  # noqa: E712
             _task(
                 register(
                     spec=spec,
                     job_name=job_name,
                     hf_model=converted.outputs["hf_model"],
-                    base_score=evaluated.outputs["base_score"],
-                    trained_score=evaluated.outputs["trained_score"],
+                    metrics=evaluated.outputs["metrics"],
                 ),
                 retries=2,
             )

@@ -3,7 +3,7 @@
 from kfp import dsl
 
 
-class VertexModel(dsl.Artifact):  # type: ignore[misc]
+class VertexModel(dsl.Artifact):
     """A registered model: uri of the registry entry, metadata.resourceName its name and version."""
 
     schema_title = "google.VertexModel"

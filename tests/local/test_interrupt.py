@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import Run, start
+
+from tests.local.runs import Run, start
 
 
 def gone(run: Run, seconds: float = 40) -> bool:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from conftest import ROOT, path_in, start
 
+from tests.local.runs import ROOT, path_in, start
 from tuneline.lineage.model import State
 from tuneline.lineage.sqlite import SqliteStore
 
@@ -47,9 +47,8 @@ def test_what_ran_is_the_committed_yaml(first: str, store: Path) -> None:
     session = path_in(first, "log").parent
     (run,) = [path for path in (session / "kfp").iterdir() if path.is_dir() and not path.name.startswith(".")]
     assert run.name.startswith(document["pipelineInfo"]["name"])
-    ran = {path.parent.name.rsplit("-", 6)[0] for path in run.glob("*/executor_output.json")}
-    executors = {name.removeprefix("exec-") for name in document["deploymentSpec"]["executors"]}
-    assert {name for name in executors if any(folder.startswith(name) for folder in ran)} == executors
+    ran = {path.parent.name for path in run.glob("*/executor_output.json")}
+    assert ran == {name.removeprefix("exec-") for name in document["deploymentSpec"]["executors"]}
 
 
 def test_the_model_is_the_trainers_last_weights_bit_for_bit_and_generates(first: str, store: Path) -> None:
@@ -114,13 +113,15 @@ def test_another_learning_rate_stages_from_the_cache_and_trains(first: str, stor
 
 def test_a_failed_convert_costs_no_training_step(first: str, store: Path) -> None:
     models = store / "hf"
+    run = start(store, "train_seed=5")
+    run.wait_for(lambda event: event["kind"] == "task" and event["task"] == "train")
     models.rename(store / "hf-away")
     models.write_text("in the way")
     try:
-        code, output = start(store, "train_seed=5").finish()
+        code, output = run.finish()
         assert code == 1
-        assert output.strip().splitlines()[-1].startswith(("FAILED convert", "  next:")), output
-        assert "FAILED" in output
+        assert "FAILED          convert: [TL200] a folder cannot be made" in output
+        assert "FAILED" not in output.split("FAILED          convert")[1]
         before = steps_written(store)
     finally:
         models.unlink()

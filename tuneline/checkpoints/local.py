@@ -19,7 +19,7 @@ from tuneline.checkpoints.files import FileSink, StreamSink, open_file
 from tuneline.checkpoints.refusal import refused
 from tuneline.checkpoints.safetensors import Shard
 from tuneline.core.clock import SYSTEM, Clock
-from tuneline.core.files import publish, write_json
+from tuneline.core.files import make_dir, publish, write_json
 from tuneline.core.log import get_logger
 from tuneline.lineage.digests import SIDECAR, FileDigest
 
@@ -40,7 +40,7 @@ class LocalWork:
             fingerprint: The same for conversions that write the same bytes.
         """
         self._parent = parent
-        parent.mkdir(parents=True, exist_ok=True)
+        make_dir(parent)
         self._remove_stale(clock.now())
         path = parent / f".convert-{fingerprint[:16]}.tmp"
         lock = _lock(path)

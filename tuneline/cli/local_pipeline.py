@@ -13,7 +13,8 @@ from tuneline.cli.session import Session, interrupt
 
 
 def _end_with_parent(session: Session, root: str) -> None:
-    sys.stdin.buffer.read()  # the parent holds the other end; it closes when the parent is gone
+    while os.read(0, 1):  # the parent holds the other end and never writes; it closes when the parent is gone
+        continue
     interrupt(session, root, None)
     os._exit(130)
 

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tuneline.core.errors import StoreError
+
 
 def fsync_path(path: Path) -> None:
     """Make a folder's renames, or a file's bytes, durable."""
@@ -71,12 +73,32 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def make_dir(folder: Path) -> None:
+    """Make a folder and those above it; one that is there stays.
+
+    Raises:
+        StoreError: If something else is in the way, or the disk refuses.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(
+            "a folder cannot be made",
+            asked=str(folder),
+            found=f"{error.filename}: {error.strerror}",
+            next_move="move away what is there, or give another store",
+        ) from error
+
+
 @contextlib.contextmanager
 def scratch_dir(parent: Path, name: str = "scratch") -> Iterator[Path]:
-    """A fresh folder in `parent` that is gone when the block ends, unless it was published."""
-    parent.mkdir(parents=True, exist_ok=True)
+    """A fresh folder in `parent` that is gone when the block ends, unless it was published.
+
+    Raises:
+        StoreError: If none can be made there.
+    """
     folder = _temporary(parent / name)
-    folder.mkdir()
+    make_dir(folder)
     try:
         yield folder
     finally:

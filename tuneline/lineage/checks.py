@@ -67,6 +67,8 @@ def check(artifact: Artifact, location: Path | None, *, full: bool, is_target: b
     """
     if artifact.kind == "registered":
         return Checked(NodeCheck(artifact, NodeState.UNVERIFIED), ())
+    if artifact.kind == "code" and not artifact.digest:
+        return Checked(NodeCheck(artifact, NodeState.NOTHING), ())
     if location is None:
         return _absent(artifact)
     if location.is_file():
@@ -215,27 +217,29 @@ def _against_record(artifact: Artifact, statement: Statement, folder: Path) -> I
         what = f"the store recorded content digest {artifact.digest}, but {SIDECAR} is gone"
         yield Finding(Severity.INCOMPLETE, str(folder), what, "restore it from a copy")
         return
-    digests = {kind: sorted(item.digest for item in statement.of_kind(kind) if item.digest) for kind in ("base", "dataset", "checkpoint")}
+    digests = {kind: [item.digest for item in statement.of_kind(kind) if item.digest] for kind in ("base", "dataset", "checkpoint")}
     recorded = artifact.metadata
-    datasets = sorted(value for key, value in recorded.items() if re.fullmatch(r"lineage_dataset_sha256(_\d+)?", key))
-    pairs = [
-        ("kind", artifact.kind, statement.kind),
-        ("digest", artifact.digest, statement.digest),
-        ("lineage_dataset_sha256", ", ".join(datasets), ", ".join(digests["dataset"])),
-    ]
-    known = {
+    datasets = [value for key, value in recorded.items() if re.fullmatch(r"lineage_dataset_sha256(_\d+)?", key)]
+    told_of = {
         "lineage_kind": statement.kind,
         "lineage_digest": statement.digest,
-        "lineage_run": statement.run_id,
-        "lineage_task": statement.task,
-        "lineage_attempt": str(statement.attempt),
-        "lineage_params_sha256": params_sha256(statement.parameters),
         "lineage_step": statement.details.get("step", ""),
-        "lineage_base_sha256": ", ".join(digests["base"][:1]),
-        "lineage_parent_sha256": ", ".join(digests["checkpoint"][:1]),
+        "lineage_base_sha256": artifact.digest if artifact.kind == "base" else ", ".join(digests["base"]),
+        "lineage_parent_sha256": ", ".join(digests["checkpoint"]),
         "lineage_manifest_sha256": hashlib.sha256(statement.to_json()).hexdigest(),
     }
-    pairs += [(key, recorded.get(key, ""), value) for key, value in known.items() if value or not key.endswith("step")]
+    if "lineage_manifest_sha256" not in recorded:
+        # With it the sidecar is proved as a whole, and a later attempt that found it there may have recorded the artifact.
+        told_of |= {
+            "lineage_run": statement.run_id,
+            "lineage_task": statement.task,
+            "lineage_attempt": str(statement.attempt),
+            "lineage_params_sha256": params_sha256(statement.parameters),
+        }
+    pairs = [("kind", artifact.kind, statement.kind), ("digest", artifact.digest, statement.digest)]
+    pairs += [(key, recorded.get(key, ""), value) for key, value in told_of.items() if value or key != "lineage_step"]
+    if artifact.kind != "dataset":
+        pairs.append(("lineage_dataset_sha256", ", ".join(sorted(datasets)), ", ".join(sorted(digests["dataset"]))))
     for name, stored, told in pairs:
         if stored and stored != told:
             what = f"{name}: the store recorded {stored}, the sidecar says {told or 'nothing'}"

@@ -15,7 +15,7 @@ from tuneline.lineage.model import Graph, State
 #: Nodes that are drawn, nearest to the subject first; the tables hold all.
 MAX_NODES = 150
 
-_WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _MARGIN = 196, 62, 56, 26, 16
+_WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _MARGIN = 168, 62, 44, 24, 16
 
 #: Mark and style class of a state: never told by colour alone.
 MARKS: Mapping[str, tuple[str, str]] = {
@@ -23,6 +23,7 @@ MARKS: Mapping[str, tuple[str, str]] = {
     NodeState.MISMATCH: ("✗", "bad"),
     NodeState.MISSING: ("?", "open"),
     NodeState.UNVERIFIED: ("·", "open"),
+    NodeState.NOTHING: ("·", "plain"),
     State.COMPLETE: ("✓", "plain"),
     State.CACHED: ("↺", "cached"),
     State.FAILED: ("✗", "open"),
@@ -67,7 +68,7 @@ def _boxes(result: AuditResult) -> dict[str, Box]:
     for key, artifact in result.graph.artifacts.items():
         state = result.nodes[key].state if key in result.nodes else NodeState.UNVERIFIED
         mark, style = MARKS[state]
-        digest = f"sha256:{artifact.digest[:12]}" if artifact.digest else "no digest"
+        digest = artifact.digest[:8] or "no digest"
         lines = (artifact.kind, _short(artifact.uri.rsplit("/", 1)[-1]), f"{mark} {state.lower()} · {digest}")
         boxes[key] = Box(lines, style, False, f"{artifact.kind} {artifact.uri}\nsha256:{artifact.digest or '-'}\n{state}")
     for key, execution in result.graph.executions.items():
@@ -78,7 +79,7 @@ def _boxes(result: AuditResult) -> dict[str, Box]:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= 27 else f"{text[:12]}…{text[-14:]}"
+    return text if len(text) <= 23 else f"{text[:10]}…{text[-12:]}"
 
 
 def _edges(graph: Graph) -> tuple[list[tuple[str, str]], set[tuple[str, str]]]:

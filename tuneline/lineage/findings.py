@@ -41,6 +41,8 @@ class NodeState(StrEnum):
     #: Its bytes are not where they were, nor below the store's root.
     MISSING = "MISSING"
     UNVERIFIED = "UNVERIFIED"
+    #: There is nothing to verify: a run without user code.
+    NOTHING = "NOTHING"
 
 
 @dataclass(frozen=True)
@@ -105,9 +107,12 @@ class AuditResult:
 
     @property
     def verdict(self) -> str:
-        """VERIFIED, MISMATCH or INCOMPLETE; a mismatch wins."""
+        """VERIFIED, MISMATCH or INCOMPLETE; a mismatch wins, and nothing is verified whose bytes were not."""
         found = {item.severity for item in self.findings}
-        return next((item.value for item in (Severity.MISMATCH, Severity.INCOMPLETE) if item in found), "VERIFIED")
+        subject = self.nodes.get(self.subject)
+        if Severity.MISMATCH in found:
+            return "MISMATCH"
+        return "VERIFIED" if Severity.INCOMPLETE not in found and subject and subject.state is NodeState.VERIFIED else "INCOMPLETE"
 
     @property
     def exit_code(self) -> int:

@@ -168,6 +168,10 @@ class Graph:
         """What an execution wrote, by name of the output."""
         return self._ends(execution, "output")
 
+    def of_kind(self, kind: str) -> list[Artifact]:
+        """The artifacts of a kind, oldest first."""
+        return [item for item in self.artifacts.values() if item.kind == kind]
+
     def _ends(self, execution: str, direction: Direction) -> list[Artifact]:
         found = sorted(self._by_execution.get((execution, direction), ()), key=lambda event: (event.name, event.artifact))
         return [self.artifacts[event.artifact] for event in found if event.artifact in self.artifacts]

@@ -24,7 +24,7 @@ _STYLE = """
   --good: #1a7f37; --bad: #c4161c; --open: #9a6700; --link: #0550ae; }
 @media (prefers-color-scheme: dark) { :root { --back: #0f1419; --text: #e3e8ee; --soft: #9aa5b1; --line: #333c46; --box: #1a2129;
   --good: #56d364; --bad: #ff7b72; --open: #e3b341; --link: #79c0ff; } }
-body { background: var(--back); color: var(--text); font: 15px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 1200px;
+body { background: var(--back); color: var(--text); font: 15px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 1400px;
   padding: 24px; }
 h1 { font-size: 22px; margin: 0 0 4px; overflow-wrap: anywhere; }
 h2 { font-size: 17px; margin: 32px 0 8px; }
@@ -45,7 +45,7 @@ details:target { outline: 2px solid var(--link); }
 :focus-visible { outline: 3px solid var(--link); outline-offset: 2px; }
 .graph { overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; }
 .graph svg { display: block; margin: 0 auto; }
-svg text { fill: var(--text); font: 11.5px system-ui, sans-serif; text-anchor: middle; }
+svg text { fill: var(--text); font: 11px system-ui, sans-serif; text-anchor: middle; }
 svg .head { font-weight: 700; font-size: 13px; }
 svg rect { fill: var(--box); stroke: var(--soft); stroke-width: 1.5; }
 svg .good rect { stroke: var(--good); }
@@ -187,8 +187,12 @@ def _table(heads: Iterable[str], rows: Iterable[str]) -> str:
 
 
 def _text(value: str) -> str:
-    """Text for HTML; what HTML cannot hold is shown as U+FFFD."""
-    return escape("".join(character if character >= " " or character in "\n\t" else "\ufffd" for character in value))
+    return escape(_printable(value))
+
+
+def _printable(value: str) -> str:
+    """Text without the control characters that HTML cannot hold and a terminal obeys: each is shown as U+FFFD."""
+    return "".join(character if character >= " " or character in "\n\t" else "\ufffd" for character in value.replace("\x7f", "\0"))
 
 
 def render_text(result: AuditResult) -> str:
@@ -209,8 +213,7 @@ def render_text(result: AuditResult) -> str:
         if item.next_move:
             lines.append(f"  next: {item.next_move}")
     if result.verdict == "VERIFIED":
-        good = sum(other.state is NodeState.VERIFIED for other in result.nodes.values())
-        lines.append(
-            f"{good} of {len(result.nodes)} artifacts verified by their bytes, {len(result.graph.executions)} executions in the chain"
-        )
-    return "\n".join(lines) + "\n"
+        states = [other.state for other in result.nodes.values() if other.state is not NodeState.NOTHING]
+        good = states.count(NodeState.VERIFIED)
+        lines.append(f"{good} of {len(states)} artifacts verified by their bytes; {len(result.graph.executions)} executions in the chain")
+    return _printable("\n".join(lines) + "\n")

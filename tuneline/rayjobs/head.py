@@ -8,6 +8,7 @@ import os
 import random
 import re
 import secrets
+import shlex
 import shutil
 import socket
 import subprocess
@@ -224,7 +225,7 @@ def _spawn(run_id: str, cpus: int, gpus: int | None, record: Path, log: Path) ->
 
 def _command(head: Head, cpus: int, gpus: int | None) -> list[str]:
     return [
-        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"),
+        *(_interpreter(Path(head.temp_dir)), "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"),
         f"--node-ip-address={LOOPBACK}",
         f"--dashboard-host={LOOPBACK}",
         f"--temp-dir={head.temp_dir}",
@@ -236,6 +237,16 @@ def _command(head: Head, cpus: int, gpus: int | None) -> list[str]:
     ]
 
 
+def _interpreter(temp_dir: Path) -> str:
+    """This interpreter under a name that needs no quotes: Ray puts it into shell commands, and files beside it into LD_PRELOAD."""
+    if shlex.quote(sys.executable) == sys.executable:
+        return sys.executable
+    link = temp_dir / "venv"
+    if not link.is_symlink():
+        link.symlink_to(sys.prefix)
+    return str(link / Path(sys.executable).relative_to(sys.prefix))
+
+
 def _environment(head: Head) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     no_proxy = ",".join(filter(None, [inherited.get("NO_PROXY") or inherited.get("no_proxy"), LOOPBACK, "localhost"]))
@@ -244,7 +255,7 @@ def _environment(head: Head) -> dict[str, str]:
         **{variable: str(head.ports[variable]) for variable in PORT_VARIABLES},
         RUN_MARKER: head.run_id,
         # The venv may not be active, and Ray starts programs by name.
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), inherited.get("PATH", os.defpath)]),
+        "PATH": os.pathsep.join([str(Path(_interpreter(Path(head.temp_dir))).parent), inherited.get("PATH", os.defpath)]),
         "NO_PROXY": no_proxy,
         "no_proxy": no_proxy,
         "RAY_AUTH_MODE": "token",

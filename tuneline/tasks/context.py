@@ -16,8 +16,8 @@ from tuneline.core import log, names
 from tuneline.core.clock import SYSTEM, utc
 from tuneline.core.errors import LineageError, TunelineError
 from tuneline.core.files import write_json
-from tuneline.lineage import model
-from tuneline.lineage.digests import SIDECAR
+from tuneline.lineage import model, sidecar
+from tuneline.lineage.digests import digest_file
 from tuneline.lineage.metadata import lineage_metadata
 from tuneline.lineage.record import TaskRecord, record_cached, start_task
 from tuneline.lineage.sqlite import SqliteStore
@@ -31,6 +31,10 @@ class Artifact(Protocol):
     uri: str
     path: str
     metadata: dict[str, Any]
+
+
+#: What an output artifact says of itself where a task had nothing to make: it is no part of the lineage.
+NOTHING = {"lineage_kind": "none"}
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,8 @@ class Task:
         """
         metadata = {key: str(value) for key, value in artifact.metadata.items() if key.startswith("lineage_")}
         kind = metadata.get("lineage_kind", "")
+        if metadata == NOTHING:
+            return Taken("", "", metadata)
         if not kind:
             raise LineageError(
                 f"the input {name} of {self.name} carries no lineage",
@@ -92,8 +98,10 @@ class Task:
         """Fill an output artifact and record it. `keys` are further keys of `lineage_metadata`, or other values for its own."""
         execution = self.record.execution
         known = {"run_id": self.run_id, "task": self.name, "attempt": execution.attempt, "parameters": execution.parameters}
-        manifest = f"{uri}/{SIDECAR}" if digest else ""
-        metadata = lineage_metadata(kind=kind, digest=digest, manifest=manifest, **{**known, **keys})
+        described = sidecar.find(Path(uri)) if digest else None
+        if described:
+            known |= {"manifest": str(described), "manifest_sha256": digest_file(described).sha256}
+        metadata = lineage_metadata(kind=kind, digest=digest, **{**known, **keys})
         artifact.uri = uri
         artifact.metadata.update(metadata)
         self.record.output(name, uri, kind=kind, digest=digest, metadata=metadata)

@@ -75,8 +75,11 @@ def describe_checkpoint(task: Task, source: Taken) -> str:
         finished=utc(SYSTEM.now()),
         details=_details(source, training),
     )
-    sidecar.write(source.folder, statement)
-    return statement.digest
+    standing = sidecar.write(source.folder, statement)
+    # From here on the store knows the checkpoint by its content, and its sidecar by its digest.
+    metadata = {**source.metadata, **standing.metadata()}
+    task.record.input("checkpoint", source.uri, kind="checkpoint", digest=standing.digest, metadata=metadata)
+    return standing.digest
 
 
 def _dependencies(training: dict[str, Any]) -> list[Dependency]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import NamedTuple
 
 from tuneline.core import log
 from tuneline.core.errors import GateError
@@ -15,16 +14,8 @@ from tuneline.tasks.context import Artifact, running_spec
 logger = log.get_logger("tasks.evaluate")
 
 
-class Evaluated(NamedTuple):
-    """The gate's answer and the scores behind it."""
-
-    passed: bool
-    base_score: float
-    trained_score: float
-
-
-def run(spec_json: str, job_name: str, checkpoint: Artifact, metrics: Artifact, curve: Artifact) -> Evaluated:
-    """Compare scores with the run's limits; draw the reward curve.
+def run(spec_json: str, job_name: str, checkpoint: Artifact, metrics: Artifact, curve: Artifact) -> bool:
+    """Compare scores with the run's limits; draw the reward curve. Returns whether the model passed.
 
     Raises:
         GateError: If the engine did not record a validation score at the first and the last step.
@@ -60,4 +51,4 @@ def run(spec_json: str, job_name: str, checkpoint: Artifact, metrics: Artifact, 
                 "not registered: validation %.3f -> %.3f; wanted at least %.3f and a gain of at least %.3f",
                 base, trained, spec.output_min_score, spec.output_min_gain,
             )  # fmt: skip
-        return Evaluated(passed, base, trained)
+        return passed

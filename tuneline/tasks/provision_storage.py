@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tuneline.config.store import KEPT
+from tuneline.core.files import make_dir
 from tuneline.tasks.context import running_spec
 
 
@@ -13,6 +14,6 @@ def run(spec_json: str, job_name: str) -> str:
     with running_spec("provision_storage", spec_json, job_name) as (task, spec):
         root = Path(spec.output_root)
         for name in (*KEPT, "runs", "leases", "lineage"):
-            (root / name).mkdir(parents=True, exist_ok=True)
+            make_dir(root / name)
         task.notes["root"] = str(root)
         return str(root)

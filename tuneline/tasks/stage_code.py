@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from tuneline.tasks import staging
-from tuneline.tasks.context import Artifact, running_spec
+from tuneline.tasks.context import NOTHING, Artifact, running_spec
 
 
 def run(spec_json: str, job_name: str, code: Artifact) -> tuple[str]:
     """Stage the folder `train_code_uri`; without one the artifact says so and its digest is ''."""
     with running_spec("stage_code", spec_json, job_name) as (task, spec):
         if not spec.train_code_uri:
-            task.emit("code", code, "none", kind="code", digest="")
+            code.metadata.update(NOTHING)
             task.notes["done"] = "no user code"
             return ("",)
         folder, digest = staging.stage(

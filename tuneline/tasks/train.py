@@ -46,7 +46,7 @@ def run(
     """Train to the last step, or find that it is done; emit the last step's checkpoint under the run that wrote it."""
     with running_spec("train", spec_json, job_name, training_key=training_key) as (task, spec):
         staged = training.take_staged(task, model, dataset, code)
-        inputs = TrainingInputs("", staged.base.uri, staged.dataset.uri, staged.code_dir, "")
+        inputs = TrainingInputs("", staged.base.uri, staged.dataset.uri, staged.code.uri, "")
         done = train(spec, task.store, task.run_id, training_key, get_engine(spec.train_engine), inputs)
         description = read_json(Path(task.store.checkpoints(training_key)) / "training.json")
         # The attempt's folder is `<run_id>-a<N>`: an earlier run's checkpoint stays an earlier run's.

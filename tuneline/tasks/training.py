@@ -24,15 +24,11 @@ FRAMEWORKS = ("torch", "transformers", "trl", "ray", "accelerate", "tuneline")
 
 @dataclass(frozen=True)
 class Staged:
-    """The inputs of a training; `code.uri` is 'none' where there is no user code."""
+    """The inputs of a training; `code` has uri and digest '' where there is no user code."""
 
     base: Taken
     dataset: Taken
     code: Taken
-
-    @property
-    def code_dir(self) -> str:
-        return self.code.uri if self.code.digest else ""
 
 
 def take_staged(task: Task, model: Artifact, dataset: Artifact, code: Artifact) -> Staged:
@@ -64,7 +60,7 @@ def key_of(spec: RunSpec, engine: Engine, staged: Staged) -> str:
 def describe(spec: RunSpec, key: str, staged: Staged) -> dict[str, Any]:
     """What a training is, for the lineage of everything that comes of it."""
     inputs = {
-        name: {"uri": taken.uri if taken.digest else "", "digest": taken.digest}
+        name: {"uri": taken.uri, "digest": taken.digest}
         for name, taken in (("base", staged.base), ("dataset", staged.dataset), ("code", staged.code))
     }
     return {

@@ -1,0 +1,41 @@
+"""Which prompts a step trains on, and in how many pieces."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuneline.engines.schedule import MICRO_BATCH_TOKENS, accumulation, prompts_of_steps
+
+
+@given(rows=st.integers(1, 50), prompts=st.integers(1, 40), steps=st.integers(1, 20), seed=st.integers(0, 3))
+def test_every_row_is_as_often_used_as_every_other(rows: int, prompts: int, steps: int, seed: int) -> None:
+    chosen = list(prompts_of_steps(rows=rows, prompts=prompts, steps=steps, seed=seed))
+    assert [len(step) for step in chosen] == [prompts] * steps
+    counts = Counter(row for step in chosen for row in step)
+    assert set(counts) <= set(range(rows))
+    assert max(counts.values()) - min(counts[row] for row in range(rows)) <= 1
+
+
+@given(steps=st.integers(1, 30), more=st.integers(0, 30))
+def test_a_steps_prompts_do_not_depend_on_how_many_follow(steps: int, more: int) -> None:
+    short = prompts_of_steps(rows=13, prompts=5, steps=steps, seed=7)
+    assert list(short) == list(islice(prompts_of_steps(rows=13, prompts=5, steps=steps + more, seed=7), steps))
+
+
+def test_the_seed_and_the_pass_decide_the_order() -> None:
+    first, second = prompts_of_steps(rows=30, prompts=30, steps=2, seed=0)
+    assert first != second
+    assert next(prompts_of_steps(rows=30, prompts=30, steps=1, seed=1)) != first
+
+
+@given(completions=st.integers(1, 600), tokens=st.integers(1, 40_000))
+def test_micro_batches_are_equal_fit_and_are_as_few_as_can_be(completions: int, tokens: int) -> None:
+    pieces = accumulation(completions, tokens)
+    assert completions % pieces == 0
+    assert completions // pieces * tokens <= MICRO_BATCH_TOKENS or pieces == completions
+    for fewer in range(1, pieces):
+        assert completions % fewer or completions // fewer * tokens > MICRO_BATCH_TOKENS
