@@ -81,7 +81,9 @@ def clock(monkeypatch, server):
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", server)
     clock = Clock()
     original = Bucket.__init__
-    monkeypatch.setattr(Bucket, "__init__", lambda self, name, *, session=None, clock=clock: original(self, name, session=session, clock=clock))
+    monkeypatch.setattr(
+        Bucket, "__init__", lambda self, name, *, session=None, clock=clock: original(self, name, session=session, clock=clock)
+    )
     return clock
 
 

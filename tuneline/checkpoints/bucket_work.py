@@ -1,6 +1,7 @@
 """A bucket as the place where conversions go: parts uploaded as they are made, composed to shards, copied to final names last.
 
-Below `<prefix>/.convert-<fingerprint>.tmp/` lie parts, finished shards, and a record of the digest of each: a later attempt goes on from them. Copies inside a bucket move no bytes through here. lineage.json is written after everything else: a folder without it is not published.
+Below `<prefix>/.convert-<fingerprint>.tmp/` lie parts, finished shards, and a record of the digest of each: a later attempt goes on from
+them. Copies inside a bucket move no bytes through here. lineage.json is written last: a folder without it is not published.
 """
 
 from __future__ import annotations
