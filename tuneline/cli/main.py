@@ -12,7 +12,7 @@ from tuneline import __version__
 from tuneline.core.errors import SpecError, TunelineError
 
 #: Command -> module of tuneline.cli whose `command` it is, in the order of --help.
-COMMANDS = {"run": "run", "params": "params", "audit": "audit"}
+COMMANDS = {"run": "run", "params": "params", "convert": "convert", "check-weights": "check_weights", "audit": "audit"}
 
 
 class Lazy(click.Group):
