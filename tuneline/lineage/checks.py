@@ -211,6 +211,11 @@ def _values(folder: Path, paths: Sequence[str], name: str) -> Sequence[str | Lin
         return values
 
 
+def was_found(artifact: Artifact) -> bool:
+    """Whether the store knows a folder only from tasks that found it with its sidecar: equal bytes, maybe of another chain."""
+    return "lineage_manifest" in artifact.metadata and not sidecars(artifact.metadata)
+
+
 def _against_record(artifact: Artifact, statement: Statement, folder: Path) -> Iterator[Finding]:
     """The sidecar against the artifact as the store has it."""
     if artifact.digest and not statement.digest:
@@ -230,7 +235,8 @@ def _against_record(artifact: Artifact, statement: Statement, folder: Path) -> I
     written, found = sidecars(recorded), hashlib.sha256(statement.to_json()).hexdigest()
     if written and found not in written:
         told_of["lineage_manifest_sha256"] = found
-    elif not written and "lineage_manifest" in recorded:
+    elif was_found(artifact):
+        del told_of["lineage_parent_sha256"]
         what = f"{SIDECAR} was found there by the task that recorded the folder; the record of the task that wrote it is lost"
         yield Finding(Severity.INCOMPLETE, str(folder), what, "give the store of the run that made it")
     elif not written:
