@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from tuneline.checkpoints import safetensors
+from tuneline.checkpoints import folders
+from tuneline.checkpoints.find import open_tree
 from tuneline.config import rules
 from tuneline.config.spec import is_folder
 from tuneline.core import log
@@ -73,7 +74,7 @@ def _source(model_id: str, model_revision: str, seed: int) -> tuple[Callable[[Pa
 
 def _check_model(folder: Path, model_id: str) -> None:
     config = folder / "config.json"
-    if not config.is_file() or not safetensors.read_folder(folder):
+    if not config.is_file() or not folders.entries(open_tree(folder, trusted=True)):
         raise StagingError(
             f"{model_id} is no Hugging Face model",
             asked="config.json, and model.safetensors or its index with every shard",

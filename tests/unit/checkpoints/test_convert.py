@@ -249,7 +249,7 @@ def test_damaged_checkpoints_are_refused_or_give_the_same_bytes(checkpoints, tmp
     right = run()
     refusals = []
     chooser = random.Random(7)
-    for _ in range(400):
+    for _ in range(120):
         path, old = mutate(chooser, copy / "weights")
         try:
             assert run() == right, f"{path} was damaged, and other bytes came out"
@@ -257,7 +257,7 @@ def test_damaged_checkpoints_are_refused_or_give_the_same_bytes(checkpoints, tmp
             refusals.append(error.message)
         finally:
             path.write_bytes(old)
-    assert len(refusals) > 200
+    assert len(refusals) > 60
     assert all(str(copy) in refusal for refusal in refusals), "each names the file"
     assert [path.name for path in (tmp_path / "out").iterdir()] == [right]
 
