@@ -6,6 +6,7 @@ import json
 import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -136,8 +137,12 @@ def test_an_edited_record_stays_a_mismatch_through_later_runs(place: Place, kind
 def test_a_task_killed_between_publishing_and_recording_leaves_what_verifies(
     place: Place, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
+    emit = Task.emit
+
+    def killed(task: Task, name: str, *arguments: Any, **keys: Any) -> None:
+        if name == {"models": "model", "datasets": "dataset", "hf": "hf_model"}[kind]:
+            raise KeyboardInterrupt
+        emit(task, name, *arguments, **keys)
 
     shutil.rmtree(place.root / kind)
     with monkeypatch.context() as patch:
