@@ -69,7 +69,7 @@ def test_metadata_grow_and_are_never_changed(store: SqliteStore) -> None:
 
 def test_the_first_sidecar_and_the_newest_are_accepted_and_only_put_sidecar_adds_one(store: SqliteStore) -> None:
     artifact = Artifact("base", "/x", digest("x"))
-    written = [digest(str(number)) for number in range(LATER_SIDECARS + 3)]
+    written = [digest(f"{number:02}") for number in range(LATER_SIDECARS + 3)]
     for value in (*written, written[-1], written[0]):
         store.put_sidecar(artifact, value)
     store.put_artifact(replace(artifact, metadata={SIDECAR_KEY: digest("found")}))
