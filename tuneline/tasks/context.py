@@ -18,7 +18,7 @@ from tuneline.core.errors import LineageError, TunelineError
 from tuneline.core.files import write_json
 from tuneline.lineage import model, sidecar
 from tuneline.lineage.digests import digest_file
-from tuneline.lineage.metadata import lineage_metadata
+from tuneline.lineage.metadata import lineage_metadata, sidecars
 from tuneline.lineage.record import TaskRecord, record_cached, start_task
 from tuneline.lineage.sqlite import SqliteStore
 
@@ -95,12 +95,19 @@ class Task:
             log.event("task", task=producer, state="cached", notes=notes)
 
     def emit(self, name: str, artifact: Artifact, uri: str, *, kind: str, digest: str, **keys: Any) -> None:
-        """Fill an output artifact and record it. `keys` are further keys of `lineage_metadata`, or other values for its own."""
+        """Fill an output artifact and record it. `keys` are further keys of `lineage_metadata`, or other values for its own.
+
+        Its sidecar's sha256 is told only if the store has it from the task that wrote it (`TaskRecord.seal`): else whatever lies in a
+        folder that was found would become what was recorded.
+        """
         execution = self.record.execution
         known = {"run_id": self.run_id, "task": self.name, "attempt": execution.attempt, "parameters": execution.parameters}
         described = sidecar.find(Path(uri)) if digest else None
         if described:
-            known |= {"manifest": str(described), "manifest_sha256": digest_file(described).sha256}
+            known["manifest"] = str(described)
+            recorded = self.lineage.artifact(model.Artifact(kind, uri, digest).id)
+            if recorded and (sha256 := digest_file(described).sha256) in sidecars(recorded.metadata):
+                known["manifest_sha256"] = sha256
         metadata = lineage_metadata(kind=kind, digest=digest, **{**known, **keys})
         artifact.uri = uri
         artifact.metadata.update(metadata)

@@ -48,7 +48,10 @@ def stage(
             raise StagingError(f"{task.name} found no file to stage", asked=str(dict(origin)), next_move="name a folder that holds files")
         digest = content_digest(files)
         folder = Path(final(digest))
-        sidecar.write(content, task.record.statement(kind=kind, uri=str(folder), files=files, details=origin))
+        statement = task.record.statement(kind=kind, uri=str(folder), files=files, details=origin)
+        if not folder.exists():
+            task.record.seal(statement)
+        sidecar.write(content, statement)
         if not publish(content, folder):
             require_intact(folder, digest, f"the {kind} that is staged already")
     return str(folder), digest
