@@ -47,10 +47,8 @@ def command(recipe: str, sets: tuple[str, ...], store: Path) -> None:
         raise SpecError(["output_root='': must be an absolute folder; leave it out and give --store"])
     if not spec.ops_rerun_token and (token := _fingerprint(spec)):
         changes["ops_rerun_token"] = token
-    arguments = {
-        name: getattr(spec, name) if name in RunSpec.model_fields and name != "ops_rerun_token" else changes[name] for name in changes
-    }
-    sys.exit(supervise(path, arguments, spec))
+        spec = RunSpec.build({**compiled.defaults(path), **changes})
+    sys.exit(supervise(path, {name: getattr(spec, name) for name in changes}, spec))
 
 
 def _fingerprint(spec: RunSpec) -> str:
