@@ -1,7 +1,7 @@
 """Measures conversion against its peers, interleaved, so that a noisy machine is noisy for all: `python bench/convert.py`.
 
-Inputs are made by torch (inputs/checkpoints.py). Every tool runs in a process of its own; wall time ends with `sync`, CPU is user + system of
-the process tree, peak memory that of its largest process. Ratios are medians over pairs: each repetition runs every tool once.
+Inputs are made by torch (inputs/checkpoints.py). Every tool runs in a process of its own; wall time ends with `sync`, CPU is user and
+system time of the process tree, peak memory that of its largest process. Ratios are of medians: each repetition runs every tool once.
 
 cp       cp -r of the checkpoint: the same bytes, no work
 torch    torch's own way: dcp_to_torch_save, torch.load, torch.save

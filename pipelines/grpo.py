@@ -133,7 +133,7 @@ def grpo(
         train_learning_rate: Peak learning rate of AdamW.
         train_batch_size: Completions per step over all workers. [completions]
         train_group_size: Completions per prompt: the group whose mean is the baseline. [completions]
-        train_prompt_tokens: Longest prompt; a longer one is refused when staging. [tokens]
+        train_prompt_tokens: Longest prompt; a longer one is refused before the first step. [tokens]
         train_response_tokens: Longest completion. [tokens]
         train_temperature: Sampling temperature of the rollouts.
         train_kl_coef: Weight of the KL term against the base model; 0 trains without a reference.

@@ -1,7 +1,7 @@
-"""Makes the inputs of bench/convert.py with torch itself, over gloo on this machine: `python bench/inputs/checkpoints.py KIND FOLDER SIZE_GB`.
+"""Makes the inputs of bench/convert.py with torch itself, over gloo: `python bench/inputs/checkpoints.py KIND FOLDER SIZE_GB`.
 
-dcp   a Qwen2 in bfloat16 as NeMo RL v2 saves it: FSDP2 x tensor parallel, 2 x 2 ranks, torch.distributed.checkpoint; untied,
-      so that as many bytes go out as come in
+dcp   a Qwen2 in bfloat16 as NeMo RL v2 saves it: FSDP2 x tensor parallel, 2 x 2 ranks, torch.distributed.checkpoint; untied, so that
+      as many bytes go out as come in
 verl  a Qwen2 in float32 as verl saves it: FSDP2 over 4 ranks, one torch.save of DTensors a rank; tied
 
 Both are transformers' own Qwen2 parallelized by torch's own functions, filled with random weights a rank at a time.
@@ -103,6 +103,7 @@ def _verl(rank: int, folder: Path, config: Any) -> None:
 def _rank(rank: int, kind: str, folder: Path, size_gb: float, rendezvous: str) -> None:
     import torch
     import torch.distributed as dist
+    from tokenizers import Tokenizer, models
 
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
@@ -118,8 +119,8 @@ def _rank(rank: int, kind: str, folder: Path, size_gb: float, rendezvous: str) -
         config.architectures = ["Qwen2ForCausalLM"]
         config.dtype = "bfloat16" if kind == "dcp" else "float32"
         config.save_pretrained(companion)
-        (companion / "tokenizer.json").write_text("{}")
-        (companion / "tokenizer_config.json").write_text("{}")
+        Tokenizer(models.WordLevel({"a": 0}, unk_token="a")).save(str(companion / "tokenizer.json"))
+        (companion / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "a"}))
         if kind == "verl":
             (folder / "fsdp_config.json").write_text(json.dumps({"FSDP_version": 2, "world_size": WORLD}))
     dist.barrier()

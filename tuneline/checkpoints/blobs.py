@@ -32,6 +32,7 @@ class FileBlob:
             os.close(self._descriptor)
             raise refused(path, "is not a regular file")
         self._size = status.st_size
+        self._modified = status.st_mtime_ns
         self._direct: int | None = None
         self._residency: Residency | None = None
         if status.st_size >= 16 * _DIRECT_FROM and takes_direct(path):
@@ -48,6 +49,10 @@ class FileBlob:
     @property
     def size(self) -> int:
         return self._size
+
+    @property
+    def version(self) -> str:
+        return f"{self._size}-{self._modified}"
 
     def read_into(self, offset: int, out: memoryview) -> None:
         """Fill `out` from byte `offset` on."""
@@ -98,12 +103,45 @@ class FileBlob:
 
 
 class Folder:
-    """The files of one folder by relative path; a context manager that closes them."""
+    """A folder on a disk; a context manager that closes its files."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, trusted: bool = False) -> None:
+        """
+        Args:
+            trusted: Links may lead out of it, as in the cache of a hub.
+        """
         self.path = path
-        self._root = path.resolve()
+        self._root = None if trusted else path.resolve()
         self._blobs: dict[str, FileBlob] = {}
+        self._listed: dict[str, tuple[dict[str, int], list[str]]] = {}
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
+
+    def files(self, under: str) -> dict[str, int]:
+        return self._list(under)[0]
+
+    def folders(self, under: str) -> list[str]:
+        return self._list(under)[1]
+
+    def _list(self, under: str) -> tuple[dict[str, int], list[str]]:
+        if under not in self._listed:
+            files: dict[str, int] = {}
+            folders = []
+            try:
+                with os.scandir(self.path / under) as entries:
+                    for entry in sorted(entries, key=lambda entry: entry.name):
+                        if entry.is_dir():
+                            folders.append(entry.name)
+                        elif entry.is_file():
+                            files[entry.name] = entry.stat().st_size
+            except (FileNotFoundError, NotADirectoryError):
+                pass
+            except OSError as error:
+                raise refused(self.path / under, f"cannot be listed: {error.strerror}") from error
+            self._listed[under] = (files, folders)
+        return self._listed[under]
 
     def open(self, relative: str) -> FileBlob:
         """The file at `relative`.
@@ -123,6 +161,8 @@ class Folder:
         if unsafe or pure.is_absolute() or ".." in pure.parts or str(pure) != relative or relative == ".":
             raise refused(self.path, "names a file outside itself", found=ascii(relative[:200]))
         path = self.path / relative
+        if self._root is None:
+            return path
         try:
             resolved = path.resolve()
         except (OSError, RuntimeError) as error:
@@ -131,10 +171,13 @@ class Folder:
             raise refused(path, "is a link that leads out of the checkpoint")
         return path
 
+    def close(self) -> None:
+        for blob in self._blobs.values():
+            blob.close()
+        self._blobs.clear()
+
     def __enter__(self) -> Folder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for blob in self._blobs.values():
-            blob.close()
-        self._blobs.clear()
+        self.close()

@@ -89,6 +89,10 @@ class Blocks:
                 yield Block(first, last, start, (last - first) * self._row, tuple(self._pieces(prefix, first, last)))
                 start += (last - first) * self._row
 
+    def rows(self, first: int, last: int) -> Block:
+        """Rows `first` to `last` of the first dimension; only where a row is no larger than a block."""
+        return Block(first, last, first * self._row, (last - first) * self._row, tuple(self._pieces((), first, last)))
+
     def _pieces(self, prefix: tuple[int, ...], begin: int, end: int) -> Iterator[Piece]:
         axis = self._axis
         lowest = bisect_left(self._firsts, begin - self._longest + 1)

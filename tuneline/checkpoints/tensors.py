@@ -68,6 +68,10 @@ class Blob(Protocol):
     def size(self) -> int:
         """Bytes."""
 
+    @property
+    def version(self) -> str:
+        """Another one if the bytes were changed: what a file's time or an object's generation tells."""
+
     def read_into(self, offset: int, out: memoryview) -> None:
         """Fill `out` from `offset` on; CheckpointError if the bytes end before that."""
 

@@ -15,6 +15,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from tuneline.core.errors import StoreError
+
 #: Top-level folders that cleanup never deletes.
 KEPT = ("models", "datasets", "code", "checkpoints", "hf")
 
@@ -26,18 +28,24 @@ def safe_name(text: str) -> str:
 
 @dataclass(frozen=True)
 class Store:
-    """Paths below one root, an absolute folder or `gs://bucket[/prefix]`, without a trailing slash."""
+    """Paths below one root, an absolute folder or `gs://bucket[/prefix]`, without a trailing slash.
+
+    Raises:
+        StoreError: If the root is '': its paths would start at the root of the file system.
+    """
 
     root: str
 
     def __post_init__(self) -> None:
+        if not self.root:
+            raise StoreError("a store has no root", asked="output_root", found="''", next_move="give --store, or output_root")
         object.__setattr__(self, "root", self.root.rstrip("/"))
 
     def _join(self, *parts: str) -> str:
         return "/".join((self.root, *parts))
 
     def model(self, name: str, revision: str) -> str:
-        return self._join("models", safe_name(f"{name}@{revision}"))
+        return self._join("models", f"{safe_name(name)[:150]}@{safe_name(revision)}")
 
     def dataset(self, digest: str) -> str:
         return self._join("datasets", digest)

@@ -25,6 +25,7 @@ class Documents(Protocol):
 
     Raises:
         GoogleError: From every method, where they lie in a bucket.
+        StoreError: From `read` and `change`: the document is damaged.
     """
 
     def read(self, path: str) -> Any | None:
@@ -94,8 +95,7 @@ class Bucket:
         self._google, self._name = google, name
 
     def read(self, path: str) -> Any | None:
-        data = self.read_bytes(path)
-        return None if data is None else json.loads(data)
+        return _parsed(path, self.read_bytes(path))
 
     def read_bytes(self, path: str) -> bytes | None:
         return self._read(path)[0]
@@ -111,7 +111,7 @@ class Bucket:
         until, pause = self._until(), pauses()
         while True:
             data, generation = self._read(path)
-            found = None if data is None else json.loads(data)
+            found = _parsed(path, data)
             value = edit(found)
             if value == found or self._put(path, value, generation):
                 return value
@@ -184,6 +184,13 @@ def open_documents(root: str, google: Google | None = None) -> Documents:
     if not root.startswith("gs://"):
         return Folder()
     return Bucket(google or Google(""), root.removeprefix("gs://").partition("/")[0])
+
+
+def _parsed(path: str, data: bytes | None) -> Any | None:
+    try:
+        return None if data is None else json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{path} is no JSON", found=str(error), next_move="restore it from a copy, or move it away") from error
 
 
 def _dumped(value: Any) -> bytes:

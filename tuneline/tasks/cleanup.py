@@ -60,8 +60,16 @@ def end_run(run_id: str, output_root: str, state: str) -> str:
     Args:
         state: SUCCEEDED | FAILED | CANCELLED, as the pipeline says.
     """
+    # Before anything is recorded: a store that takes no writing, or whose lineage is damaged, may not keep GPUs held.
+    done = ""
+    failure: TunelineError | None = None
+    try:
+        done = release_gpus.release(Store(output_root), run_id)
+    except TunelineError as stuck:
+        failure = stuck
     with running("cleanup", root=output_root, run_id=run_id, parameters={"state": state}) as task:
-        done = release_gpus.release(task.store, run_id)
+        if failure:
+            raise failure
         task.notes.update(state=state, done=done)
         tell(task.documents, task.store.run_errors(run_id))
         return done

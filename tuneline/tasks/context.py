@@ -19,7 +19,7 @@ from tuneline.core.errors import LineageError, TunelineError
 from tuneline.gcp.documents import Documents, open_documents
 from tuneline.lineage import model, sidecar
 from tuneline.lineage.digests import digest_file
-from tuneline.lineage.metadata import lineage_metadata
+from tuneline.lineage.metadata import lineage_metadata, sidecars
 from tuneline.lineage.record import TaskRecord, record_cached, start_task
 from tuneline.lineage.sqlite import SqliteStore
 from tuneline.tasks.gke import Site
@@ -101,12 +101,19 @@ class Task:
             log.event("task", task=producer, state="cached", notes=notes)
 
     def emit(self, name: str, artifact: Artifact, uri: str, *, kind: str, digest: str, **keys: Any) -> None:
-        """Fill an output artifact and record it. `keys` are further keys of `lineage_metadata`, or other values for its own."""
+        """Fill an output artifact and record it. `keys` are further keys of `lineage_metadata`, or other values for its own.
+
+        Its sidecar's sha256 is told only if the store has it from the task that wrote it (`TaskRecord.seal`): else whatever lies in a
+        folder that was found would become what was recorded.
+        """
         execution = self.record.execution
         known = {"run_id": self.run_id, "task": self.name, "attempt": execution.attempt, "parameters": execution.parameters}
         described = sidecar.find(Path(uri)) if digest else None
         if described:
-            known |= {"manifest": str(described), "manifest_sha256": digest_file(described).sha256}
+            known["manifest"] = str(described)
+            recorded = self.lineage.artifact(model.Artifact(kind, uri, digest).id)
+            if recorded and (sha256 := digest_file(described).sha256) in sidecars(recorded.metadata):
+                known["manifest_sha256"] = sha256
         metadata = lineage_metadata(kind=kind, digest=digest, **{**known, **keys})
         artifact.uri = uri
         artifact.metadata.update(metadata)
@@ -159,7 +166,7 @@ def running(
         def tell(path: str, value: Mapping[str, Any]) -> None:
             if run_id:
                 # What cannot be told must not hide what is to be told: before provision_storage there may be no bucket.
-                with _told(path):
+                with _best_effort(path):
                     documents.write(path, {"task": name, "attempt": attempt, **value, "at": utc(clock.now())})
 
         if bucket:
@@ -170,16 +177,19 @@ def running(
             yield task
         except BaseException as error:
             text = str(error) if isinstance(error, TunelineError) else "".join(traceback.format_exception_only(error)).strip()
-            record.finish("FAILED", {"error": text[:2000]})
+            logger.error("%s failed: %s", name, text)
+            # On a full disk none of these may succeed, and none may hide the error that the task died of.
             tell(store.error(run_id, name), {"error": text})
             if bucket:
                 tell(telling, {"state": "FAILED"})
-            log.event("task", task=name, state="failed", attempt=attempt, error=text)
-            logger.error("%s failed: %s", name, text)
+            with _best_effort("the failure"):
+                log.event("task", task=name, state="failed", attempt=attempt, error=text)
+            with _best_effort("the failure"):
+                record.finish("FAILED", {"error": text[:2000]})
             raise
         record.finish("COMPLETE", task.notes)
         if run_id:
-            with _told(store.error(run_id, name)):
+            with _best_effort(store.error(run_id, name)):
                 documents.delete(store.error(run_id, name))
         if bucket:
             tell(telling, {"state": "COMPLETE", "notes": task.notes})
@@ -206,11 +216,11 @@ def _attempts(documents: Documents, path: str) -> int:
 
 
 @contextlib.contextmanager
-def _told(path: str) -> Iterator[None]:
+def _best_effort(what: str) -> Iterator[None]:
     try:
         yield
-    except TunelineError as error:
-        logger.info("%s cannot be written (%s)", path, error.code)
+    except (OSError, TunelineError) as error:
+        logger.warning("%s could not be told: %s", what, error.message if isinstance(error, TunelineError) else error)
 
 
 @contextlib.contextmanager

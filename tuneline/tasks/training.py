@@ -10,8 +10,10 @@ from typing import Any
 
 from tuneline.config.spec import RunSpec
 from tuneline.core.clock import SYSTEM, Clock, utc
+from tuneline.core.errors import StoreError
 from tuneline.engines.base import Engine, training_key
 from tuneline.engines.registry import get_engine
+from tuneline.gcp.documents import Documents
 from tuneline.tasks.context import Artifact, Taken, Task
 from tuneline.tasks.staging import require_intact, require_whole
 
@@ -77,6 +79,24 @@ def _hardware(spec: RunSpec) -> str:
     if spec.infra_platform == "local":
         return f"{platform.machine()}, {os.cpu_count()} CPUs, {spec.gpu_workers} workers"
     return f"{spec.gpu_nodes} x {spec.gpu_machine} in {spec.infra_zone}" if spec.gpu_machine else f"{spec.gpu_workers} CPU workers"
+
+
+def write_description(documents: Documents, path: str, description: dict[str, Any]) -> None:
+    """`training.json` of a training key: by its first run, unchanged by later ones.
+
+    Raises:
+        StoreError: If the one that is there is damaged: better now than when training has ended.
+    """
+    if documents.create(path, description):
+        return
+    standing = documents.read(path)
+    if not isinstance(standing, dict) or standing.get("training_key") != description["training_key"]:
+        raise StoreError(
+            f"{path} does not describe this training",
+            asked=description["training_key"],
+            found=str(standing)[:200],
+            next_move="restore it from a copy, or move it away: it is written again",
+        )
 
 
 def _version(package: str) -> str:

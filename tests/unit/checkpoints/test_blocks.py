@@ -74,7 +74,7 @@ def assembled(tensor, block_bytes, target=None):
         yield block, out, blocks.read(block, target, out, Room())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(cases())
 def test_blocks_put_any_chunks_together(case):
     array, boxes, block_bytes = case

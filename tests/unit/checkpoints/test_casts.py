@@ -21,13 +21,13 @@ def check(bits, source, target):
     assert torch.equal(ours[number].signbit(), theirs[number].signbit())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=50), st.sampled_from([BF16, F16]))
 def test_float32_rounds_as_torch_does(bits, target):
     check(np.array(bits, np.uint32), F32, target)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.lists(st.floats() | st.floats(-1e5, 1e5) | st.floats(-1e-4, 1e-4), min_size=1, max_size=50), st.sampled_from([BF16, F16]))
 def test_float64_rounds_as_torch_does(values, target):
     check(np.array(values, np.float64).view(np.uint64), F64, target)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tuneline.checkpoints.blobs import FileBlob
 from tuneline.checkpoints.disk import Room
 from tuneline.checkpoints.files import FileSink, StreamSink, open_file
 from tuneline.checkpoints.safetensors import Item, plan_shards, read_header
@@ -18,6 +19,7 @@ class Memory:
     """A blob in memory that remembers what was announced and what was fetched."""
 
     name = "memory"
+    version = "1"
 
     def __init__(self, data):
         self.data = np.frombuffer(data, np.uint8)
@@ -189,7 +191,7 @@ def test_what_is_written_is_a_safetensors_file(tmp_path):
     tensors, _ = model([5000, 7, 0])
     shards = plan_shards([Item(name, F32, tensor.shape) for name, tensor in tensors.items()], 1 << 40)
     Writer(tensors, lambda shard: open_file(tmp_path / shard.file, shard.nbytes), lambda digest: None, threads=2).write(shards)
-    assert {name: entry.shape for name, entry in read_header(tmp_path / "model.safetensors").items()} == {
+    assert {name: entry.shape for name, entry in read_header(FileBlob(tmp_path / "model.safetensors"))[0].items()} == {
         "t000": (5000,),
         "t001": (7,),
         "t002": (0,),

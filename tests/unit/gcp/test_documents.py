@@ -60,6 +60,17 @@ def test_no_change_of_another_is_lost(store: tuple[Documents, str]) -> None:
     assert documents.read(path) == documents.change(path, lambda found: found)
 
 
+def test_a_damaged_document_is_named(store: tuple[Documents, str], google: Google) -> None:
+    documents, root = store
+    if isinstance(documents, Bucket):
+        google.storage.bucket("acme").blob("runs/a.json").upload_from_string("{")
+    else:
+        Path(root, "a.json").write_text("{")
+    for read in (documents.read, lambda path: documents.change(path, lambda found: found)):
+        with pytest.raises(StoreError, match=r"a\.json is no JSON"):
+            read(f"{root}/a.json")
+
+
 def test_names_and_sizes(store: tuple[Documents, str]) -> None:
     documents, root = store
     for name in ("errors/b.json", "errors/a.json", "errors/deep/c.json", "other.json"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from tests.gke_specs import spec_of
 from tests.unit.tasks.artifacts import FakeArtifact
 from tuneline.config.spec import RunSpec
-from tuneline.core.errors import LineageError, StagingError
+from tuneline.core.errors import ClusterError, LineageError, StagingError
 from tuneline.lineage.model import State
 from tuneline.lineage.sqlite import SqliteStore
 from tuneline.tasks import cleanup, preflight
@@ -87,6 +88,46 @@ def test_preflight_names_what_this_computer_lacks(tmp_path: Path, monkeypatch: p
     assert len(faults) == 2
     assert "MB needed" in faults[0]
     assert "trl not installed" in faults[1]
+
+
+def test_a_full_disk_does_not_hide_why_a_task_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def fail() -> None:
+        with running("stage_code", root=str(tmp_path), run_id="tl1", parameters={}):
+            monkeypatch.setattr("tuneline.tasks.context.write_json", full)
+            monkeypatch.setattr("tuneline.tasks.context.log.event", full)
+            monkeypatch.setattr("tuneline.lineage.record.TaskRecord.finish", full)
+            raise StagingError("the reason")
+
+    with pytest.raises(StagingError, match="the reason"):
+        fail()
+    assert "stage_code failed: [TL210] the reason" in capsys.readouterr().out
+
+
+def test_cleanup_releases_although_the_lineage_store_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    released: list[str] = []
+    monkeypatch.setattr("tuneline.tasks.release_gpus.release", lambda store, run_id: released.append(run_id) or "gone")
+    (tmp_path / "lineage").mkdir()
+    (tmp_path / "lineage" / "lineage.sqlite").write_bytes(b"no database, but long enough to be taken for one" * 10)
+    with pytest.raises(LineageError, match="cannot be used"):
+        cleanup.end_run("tl1", str(tmp_path), "FAILED")
+    assert released == ["tl1"]
+
+
+def test_a_cleanup_that_cannot_release_fails_on_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stuck(store: object, run_id: str) -> str:
+        raise ClusterError("processes do not end")
+
+    monkeypatch.setattr("tuneline.tasks.release_gpus.release", stuck)
+    with pytest.raises(ClusterError, match="do not end"):
+        cleanup.end_run("tl1", str(tmp_path), "FAILED")
+    execution = SqliteStore(tmp_path / "lineage" / "lineage.sqlite").execution("tl1/cleanup/1")
+    assert execution is not None
+    assert execution.state is State.FAILED
 
 
 def test_running_spec_validates_again(tmp_path: Path) -> None:
