@@ -83,6 +83,15 @@ def test_a_cached_task_takes_no_job_name_and_no_provision_output(recipe: str) ->
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
+def test_what_is_made_comes_after_the_store_that_records_it(recipe: str) -> None:
+    tasks = tasks_of(compiled(recipe))
+    assert "provision-storage" in tasks["provision-network"]["dependentTasks"]
+    for name in ("provision-cluster", "provision-filesystem"):
+        assert "provision-network" in tasks[name]["dependentTasks"]
+    assert {"provision-cluster", "provision-filesystem"} <= set(tasks["launch-raycluster"]["dependentTasks"])
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
 def test_every_executor_hands_over_to_python_and_installs_nothing(recipe: str) -> None:
     executors = compiled(recipe)["deploymentSpec"]["executors"]
     assert len(executors) == len(COMPONENTS)

@@ -16,7 +16,7 @@ from tuneline.config.store import Store
 from tuneline.core import log, names
 from tuneline.core.clock import SYSTEM, Clock, utc
 from tuneline.core.errors import LineageError, TunelineError
-from tuneline.gcp.documents import Documents, open_documents
+from tuneline.gcp.documents import Documents, Folder, open_documents
 from tuneline.lineage import model, sidecar
 from tuneline.lineage.digests import digest_file
 from tuneline.lineage.metadata import lineage_metadata, sidecars
@@ -67,7 +67,7 @@ class Task:
     run_id: str
     record: TaskRecord
     lineage: SqliteStore
-    documents: Documents
+    documents: Documents = field(default_factory=Folder)
     site: Site | None = None
     notes: dict[str, str] = field(default_factory=dict)
 
