@@ -198,7 +198,7 @@ def running(
 
 @contextlib.contextmanager
 def _lineage(store: Store) -> Iterator[SqliteStore]:
-    """The lineage store: of a folder its own; of a bucket one that ends with the task (docs/decisions/0008)."""
+    """The lineage store: of a folder its own; of a bucket one that ends with the task (docs/decisions/0009)."""
     if not store.root.startswith("gs://"):
         yield SqliteStore(Path(store.lineage_db()))
         return
