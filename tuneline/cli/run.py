@@ -27,6 +27,9 @@ from tuneline.lineage.sqlite import SqliteStore
 from tuneline.tasks.cleanup import end_run, errors_of
 from tuneline.tasks.staging import source_files
 
+#: How many reasons of a failed audit are printed.
+REASONS = 5
+
 
 @click.command("run")
 @click.option("--recipe", default="local-tiny", show_default=True, help="A recipe's name, or a compiled YAML file.")
@@ -35,7 +38,7 @@ from tuneline.tasks.staging import source_files
 def command(recipe: str, sets: tuple[str, ...], store: Path) -> None:
     """Run a compiled pipeline on this computer, from preflight to registered model.
 
-    Exit codes: 0 done, 1 a task failed, 2 refused before anything started, 130 interrupted.
+    Exit codes: 0 done, 1 a task failed or what was made contradicts its record, 2 refused before anything started, 130 interrupted.
     """
     path = compiled.find(recipe)
     changes: dict[str, Any] = {"output_root": str(store.resolve()), **compiled.assignments(sets)}
@@ -44,10 +47,8 @@ def command(recipe: str, sets: tuple[str, ...], store: Path) -> None:
         raise SpecError(["output_root='': must be an absolute folder; leave it out and give --store"])
     if not spec.ops_rerun_token and (token := _fingerprint(spec)):
         changes["ops_rerun_token"] = token
-    arguments = {
-        name: getattr(spec, name) if name in RunSpec.model_fields and name != "ops_rerun_token" else changes[name] for name in changes
-    }
-    sys.exit(supervise(path, arguments, spec))
+        spec = RunSpec.build({**compiled.defaults(path), **changes})
+    sys.exit(supervise(path, {name: getattr(spec, name) for name in changes}, spec))
 
 
 def _fingerprint(spec: RunSpec) -> str:
@@ -138,6 +139,17 @@ def _report(console: Console, session: Session, view: View, spec: RunSpec, code:
     report = Path(Store(spec.output_root).run(session.run_id)) / "lineage.html"
     write_atomic(report, render_html(result).encode())
     say("lineage report", f"{report} ({result.verdict})")
+    if result.verdict == "VERIFIED":
+        return 0
+    mismatch = result.verdict == "MISMATCH"
+    reasons = [finding for finding in result.findings if finding.severity == result.verdict]
+    for finding in reasons[:REASONS]:
+        say(result.verdict, f"{finding.subject}: {finding.what}", "red" if mismatch else "yellow")
+    more = f" ({len(reasons) - REASONS} more reasons in the lineage report)" if len(reasons) > REASONS else ""
+    if mismatch:
+        say("FAILED", f"the model, or what it was made from, is not what was recorded: do not use it{more}", "red")
+        return 1
+    say("not verified", f"the run is done, but not everything that proves where its model comes from is there{more}", "yellow")
     return 0
 
 

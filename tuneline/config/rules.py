@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from tuneline.config import gke_rules
+
 if TYPE_CHECKING:
     from tuneline.config.spec import RunSpec
 
@@ -26,6 +28,8 @@ def check(spec: RunSpec) -> Iterator[Fault]:
     yield from _names(spec)
     yield from _folders(spec)
     yield from _local(spec)
+    if spec.infra_platform == "gke":
+        yield from gke_rules.check(spec)
 
 
 def _batch(spec: RunSpec) -> Iterator[Fault]:
@@ -97,7 +101,7 @@ def _folders(spec: RunSpec) -> Iterator[Fault]:
             )
     if spec.train_code_uri and not os.path.isabs(spec.train_code_uri):
         yield (("train_code_uri",), f"train_code_uri={spec.train_code_uri!r}: must be an absolute folder")
-    if spec.output_root and not os.path.isabs(spec.output_root):
+    if spec.infra_platform == "local" and spec.output_root and not os.path.isabs(spec.output_root):
         yield (("output_root",), f"output_root={spec.output_root!r}: must be an absolute folder")
 
 

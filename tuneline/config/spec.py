@@ -28,7 +28,35 @@ class RunSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=False, protected_namespaces=())
 
-    infra_platform: Literal["local"] = _field("local", "Where the run happens.")
+    infra_platform: Literal["local", "gke"] = _field("local", "Where the run happens: this computer, or Google Kubernetes Engine.")
+    infra_project: Text = _field("", "Google Cloud project id.")
+    infra_region: Text = _field("", "Region of the cluster, subnets and bucket.")
+    infra_zone: Text = _field("", "Zone of the GPUs and of Lustre; the RoCE network profile is this zone's.")
+    infra_cpu_zones: Text = _field("", "Zones of the CPU pool, comma separated; '' lets GKE choose in the region.")
+    infra_cluster_kind: Literal["autopilot", "standard", "a4x"] = _field("standard", "Kind of GKE cluster.")
+    infra_name: Text = _field("tuneline", "Name of the cluster and prefix of the networks and the file system that runs share.")
+    infra_network: Text = _field("default", "VPC of the cluster; made if it is not there and starts with infra_name.")
+    infra_namespace: Text = _field("tuneline", "Kubernetes namespace of the run.")
+    infra_service_account: Text = _field("tuneline", "Kubernetes service account that reads and writes the bucket.")
+    infra_release_channel: Literal["rapid", "regular", "stable"] = _field("rapid", "GKE release channel of a cluster that is made.")
+    infra_filesystem: Literal["gcsfuse", "lustre"] = _field(
+        "gcsfuse", "What workers see at /data: the bucket by GCS FUSE, or Managed Lustre."
+    )
+    infra_lustre_gib: int = _field(18000, "Capacity of a Lustre instance that is made.", "GiB", ge=9000, le=954_000)
+    infra_lustre_throughput: Literal[125, 250, 500, 1000] = _field(500, "Throughput of Lustre for each TiB.", "MB/s per TiB")
+    infra_account_network: Text = _field("", "Service account impersonated for networks and firewalls; '' for the caller's own.")
+    infra_account_cluster: Text = _field(
+        "", "Service account impersonated for clusters, pools and what is in them; '' for the caller's own."
+    )
+    infra_account_storage: Text = _field("", "Service account impersonated for buckets and Lustre; '' for the caller's own.")
+    infra_account_secrets: Text = _field("", "Service account impersonated for Secret Manager; '' for the caller's own.")
+    gpu_machine: Literal["", "a3-ultragpu-8g", "a4-highgpu-8g", "a4x-highgpu-4g"] = _field("", "GPU machine type; '' for CPU workers.")
+    gpu_nodes: int = _field(2, "GPU nodes of the run.", "nodes", ge=1, le=72)
+    gpu_provisioning: Literal["reservation", "spot", "flex-start", "on-demand"] = _field("reservation", "How GPU nodes are bought.")
+    gpu_reservation: Text = _field("", "Reservation: NAME or projects/P/reservations/NAME, with /reservationBlocks/B to pin a block.")
+    gpu_max_run_hours: float = _field(168.0, "Longest life of flex-start nodes.", "hours", gt=0, le=168)
+    gpu_image: Text = _field("", "Container image of Ray head and workers, by digest; '' takes the engine's own.")
+    gpu_nccl_check: bool = _field(True, "Measure all-reduce bandwidth before training and refuse a slow cluster.")
     gpu_workers: int = _field(2, "Training processes, one GPU each where there are GPUs.", "processes", ge=1, le=64)
     gpu_ready_minutes: float = _field(5.0, "How long the Ray cluster may take to be ready.", "minutes", gt=0, le=240)
 
@@ -61,7 +89,7 @@ class RunSpec(BaseModel):
     train_deadline_hours: float = _field(120.0, "Longest time for training, all attempts together.", "hours", gt=0, le=160)
     train_force: bool = _field(False, "Train again even where a complete checkpoint of the same training exists.")
 
-    output_root: Text = _field("", "Absolute folder that holds models, data, checkpoints and runs; `tuneline run` fills it in.")
+    output_root: Text = _field("", "Where models, data, checkpoints, runs lie: gs://BUCKET[/FOLDER] on gke, else an absolute folder.")
     output_model_name: Text = _field("tuneline-model", "Name under which the model is registered.")
     output_shard_mb: int = _field(5000, "Largest safetensors shard.", "MB", ge=1, le=50_000)
     output_min_score: float = _field(0.0, "Lowest validation score that lets a model be registered.", "score", ge=0, le=1)
@@ -69,6 +97,9 @@ class RunSpec(BaseModel):
         0.0, "Lowest gain over the base model's validation score that lets it be registered.", "score", ge=-1, le=1
     )
 
+    ops_cleanup_policy: Literal["gpus", "all", "none"] = _field(
+        "gpus", "What the exit task removes: gpus, all that this run made (never models, data, checkpoints), or none."
+    )
     ops_rerun_token: Text = _field("", "Any new text makes cached tasks run again.")
 
     @field_validator("*", mode="before")
@@ -138,7 +169,9 @@ def describe(name: str) -> str:
 
 def _type_name(name: str) -> str:
     annotation = RunSpec.model_fields[name].annotation
-    return "str" if get_origin(annotation) is Literal else getattr(annotation, "__name__", "str")
+    if get_origin(annotation) is Literal:
+        return type(get_args(annotation)[0]).__name__
+    return getattr(annotation, "__name__", "str")
 
 
 def parameter_type(name: str) -> str:

@@ -5,7 +5,7 @@ datasets/<digest>                      staged data sets
 code/<digest>                          staged user code
 checkpoints/<training_key>/<attempt>   what a training attempt writes
 hf/<content digest>                    converted Hugging Face models
-runs/<run_id>/{errors,metrics,logs}    what a run tells of itself
+runs/<run_id>/{errors,tasks,metrics,logs}  what a run tells of itself
 leases/                                who holds what
 lineage/lineage.sqlite                 the local lineage store
 """
@@ -73,12 +73,36 @@ class Store:
         """The record of the run's Ray cluster."""
         return self._join("runs", run_id, "raycluster.json")
 
+    def inventory(self, run_id: str) -> str:
+        """The record of what the run created and what it only uses."""
+        return self._join("runs", run_id, "inventory.json")
+
+    def spec(self, run_id: str) -> str:
+        """The run's parameters, for the exit task: it can read no other task's output."""
+        return self._join("runs", run_id, "spec.json")
+
+    def gpus(self, run_id: str) -> str:
+        """When the run's GPU nodes came and went."""
+        return self._join("runs", run_id, "gpus.json")
+
+    def task(self, run_id: str, task: str) -> str:
+        """The latest attempt of a task, where the lineage store keeps none: on gke."""
+        return self._join("runs", run_id, "tasks", f"{task}.json")
+
+    def training_description(self, training_key: str) -> str:
+        """What a training is: by its first run, unchanged by later ones."""
+        return self._join("checkpoints", training_key, "training.json")
+
     def training_budget(self, run_id: str) -> str:
         """When the run's training began and with which attempt."""
         return self._join("runs", run_id, "training.json")
 
     def run_errors(self, run_id: str) -> str:
         return self._join("runs", run_id, "errors")
+
+    def error(self, run_id: str, task: str) -> str:
+        """Why a task's latest attempt failed."""
+        return self._join("runs", run_id, "errors", f"{task}.json")
 
     def run_metrics(self, run_id: str) -> str:
         return self._join("runs", run_id, "metrics")

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
+import platform
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tuneline.core.clock import SYSTEM, Clock
 from tuneline.core.errors import StoreError
+
+#: Seconds for which a scratch folder that nothing was written to stays, also when its process is gone.
+SCRATCH_SECONDS = 3600
+
+_SCRATCH = re.compile(r"\..+\.(?P<host>[0-9a-f]{8})-(?P<pid>\d{1,7})-[0-9a-f]{8}\.tmp")
 
 
 def fsync_path(path: Path) -> None:
@@ -100,18 +109,48 @@ def make_dir(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def scratch_dir(parent: Path, name: str = "scratch") -> Iterator[Path]:
+def scratch_dir(parent: Path, name: str = "scratch", clock: Clock = SYSTEM) -> Iterator[Path]:
     """A fresh folder in `parent` that is gone when the block ends, unless it was published.
+
+    What killed processes of this host left in `parent` more than SCRATCH_SECONDS ago is removed first.
 
     Raises:
         StoreError: If none can be made there.
     """
-    folder = _temporary(parent / name)
+    folder = parent / f".{name}.{_host()}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    _sweep_scratch(parent, clock.now())
     make_dir(folder)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _host() -> str:
+    """8 hex characters of this host's name: stores are shared, and a process id says nothing on another host."""
+    return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
+
+
+def _sweep_scratch(parent: Path, now: float) -> None:
+    for folder in parent.glob(".*.tmp"):
+        named = _SCRATCH.fullmatch(folder.name)
+        if named is None or named["host"] != _host() or _is_running(int(named["pid"])) or folder.is_symlink():
+            continue
+        # Another process may be removing the same folder.
+        with contextlib.suppress(OSError):
+            if now - max(path.lstat().st_mtime for path in (folder, *folder.rglob("*"))) > SCRATCH_SECONDS:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_running(pid: int) -> bool:
+    """Whether a process has this id: perhaps another one than had it before."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def publish(folder: Path, final: Path) -> bool:

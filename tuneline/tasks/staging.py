@@ -10,8 +10,10 @@ from pathlib import Path
 
 from tuneline.core.errors import LineageError, StagingError
 from tuneline.core.files import publish, scratch_dir
+from tuneline.gcp.documents import Documents
 from tuneline.lineage import sidecar
 from tuneline.lineage.digests import SIDECAR, content_digest, digest_folder
+from tuneline.lineage.statement import parse
 from tuneline.tasks.context import Task
 
 #: Hidden files, caches and VCS folders are no part of a model, data set or code folder.
@@ -48,7 +50,10 @@ def stage(
             raise StagingError(f"{task.name} found no file to stage", asked=str(dict(origin)), next_move="name a folder that holds files")
         digest = content_digest(files)
         folder = Path(final(digest))
-        sidecar.write(content, task.record.statement(kind=kind, uri=str(folder), files=files, details=origin))
+        statement = task.record.statement(kind=kind, uri=str(folder), files=files, details=origin)
+        if not folder.exists():
+            task.record.seal(statement)
+        sidecar.write(content, statement)
         if not publish(content, folder):
             require_intact(folder, digest, f"the {kind} that is staged already")
     return str(folder), digest
@@ -101,6 +106,32 @@ def source_files(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[
         raise StagingError(
             f"{error.filename} cannot be staged: {error.strerror}", next_move="correct or remove it, or name another folder"
         ) from error
+
+
+def require_whole(documents: Documents, uri: str, digest: str, what: str) -> None:
+    """Prove that a folder of a bucket has the sidecar of `digest` and holds exactly the files that this names, each of its size.
+
+    Raises:
+        LineageError: If it is not so.
+    """
+    data = documents.read_bytes(f"{uri}/{SIDECAR}")
+    if data is None:
+        found = f"no {SIDECAR} in {uri}"
+    elif (statement := parse(data, f"{uri}/{SIDECAR}")).digest != digest:
+        found = f"content digest {statement.digest} in {uri}"
+    else:
+        wanted = {subject.path: subject.size for subject in statement.subjects}
+        there = {path: size for path, size in documents.sizes(uri).items() if path != SIDECAR}
+        odd = sorted(path for path in wanted.keys() | there.keys() if wanted.get(path) != there.get(path))
+        if not odd:
+            return
+        found = f"{len(odd)} files that are missing, too many or of another size: {', '.join(odd[:5])}"
+    raise LineageError(
+        f"{what} is not what was recorded",
+        asked=f"content digest {digest}",
+        found=found,
+        next_move="move the folder away and run again with a new ops_rerun_token: it is staged anew",
+    )
 
 
 def copy_folder(source: str) -> Callable[[Path], None]:

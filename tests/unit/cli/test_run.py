@@ -11,9 +11,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from rich.console import Console
 
+from tests.fakes.lineage_chain import Chain
 from tuneline.cli import run
-from tuneline.cli.session import SESSION_VARIABLE
+from tuneline.cli.progress import View
+from tuneline.cli.session import SESSION_VARIABLE, Session
+from tuneline.config.spec import RunSpec
 from tuneline.core.errors import LineageError
 from tuneline.lineage.record import start_task
 from tuneline.lineage.sqlite import SqliteStore
@@ -125,3 +129,32 @@ def test_the_model_of_a_cached_conversion_is_the_one_of_its_shard_size(tmp_path:
     with pytest.raises(LineageError, match="does not hold the conversion"):
         run._model(store, notes, 4)
     assert run._model(store, {**notes, "convert": {"uri": "told"}}, 4) == "told"
+
+
+@pytest.mark.parametrize(
+    ("damage", "code", "last"),
+    [("", 0, "lineage report"), ("model.safetensors", 1, "FAILED"), ("lineage.json", 0, "not verified")],
+)
+def test_a_run_ends_with_what_its_audit_says(
+    damage: str, code: int, last: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "store"
+    chain = Chain.make(store)
+    if damage == "lineage.json":
+        (chain.path("base") / damage).unlink()
+    elif damage:
+        (chain.path("base") / damage).write_bytes(b"flipped")
+    session = Session.create(store)
+    monkeypatch.setattr(Session, "run_id", chain.run_id)
+    console = Console(highlight=False, markup=False, width=80)
+    view = View(console)
+    notes = {"evaluate": {"base_score": "0", "trained_score": "1", "curve": "c"}, "train": {}, "convert": {"uri": str(chain.path("hf"))}}
+    view.tasks.update({name: {"notes": note} for name, note in notes.items()})
+    assert run._report(console, session, view, RunSpec.build({"output_root": str(store)}), 0) == code
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1].startswith(last)
+    if damage:
+        verdict = "MISMATCH" if code else "INCOMPLETE"
+        assert lines[-2].startswith(verdict)
+        assert str(chain.path("base")) in lines[-2]
+        assert f"({verdict})" in next(line for line in lines if line.startswith("lineage report"))

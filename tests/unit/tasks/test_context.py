@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.gke_specs import spec_of
 from tests.unit.tasks.artifacts import FakeArtifact
 from tuneline.config.spec import RunSpec
 from tuneline.core.errors import ClusterError, LineageError, StagingError
 from tuneline.lineage.model import State
 from tuneline.lineage.sqlite import SqliteStore
 from tuneline.tasks import cleanup, preflight
-from tuneline.tasks.context import announce_run, current_run, local_run_id, running, running_spec
+from tuneline.tasks.context import announce_run, current_run, local_run_id, run_id_of, running, running_spec
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +98,7 @@ def test_a_full_disk_does_not_hide_why_a_task_failed(
 
     def fail() -> None:
         with running("stage_code", root=str(tmp_path), run_id="tl1", parameters={}):
-            monkeypatch.setattr("tuneline.tasks.context.write_json", full)
+            monkeypatch.setattr("tuneline.gcp.documents.Folder.write", full)
             monkeypatch.setattr("tuneline.tasks.context.log.event", full)
             monkeypatch.setattr("tuneline.lineage.record.TaskRecord.finish", full)
             raise StagingError("the reason")
@@ -134,3 +135,16 @@ def test_running_spec_validates_again(tmp_path: Path) -> None:
     with running_spec("provision_network", spec.to_json(), "job-1") as (task, got):
         assert got == spec
         assert task.run_id == local_run_id("job-1")
+
+
+def test_preflight_on_gke_wants_an_image_and_nothing_of_this_computer() -> None:
+    assert list(preflight.faults_on_gke(spec_of("standard"))) == [
+        "gpu_image='': train_engine=trl has no image of its own on GKE; name one that holds it, by digest"
+    ]
+    assert list(preflight.faults_on_gke(spec_of("standard", gpu_image="example.test/steps-local@sha256:" + "a" * 64))) == []
+
+
+def test_a_run_on_gke_has_another_id_than_one_on_this_computer() -> None:
+    ids = {run_id_of("local", "", "", "job"), run_id_of("gke", "p", "r", "job"), run_id_of("gke", "p", "r2", "job")}
+    assert len(ids) == 3
+    assert run_id_of("local", "p", "r", "job") == local_run_id("job")
