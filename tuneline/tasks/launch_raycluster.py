@@ -29,8 +29,7 @@ def run(spec_json: str, job_name: str, model: Artifact, dataset: Artifact, code:
     with running_spec("launch_raycluster", spec_json, job_name, clock=clock) as (task, spec):
         staged, engine = training.take_staged(task, model, dataset, code), get_engine(spec.train_engine)
         key = training.key_of(spec, engine, staged)
-        description = training.describe(spec, key, staged, clock=clock)
-        training.write_description(task.documents, task.store.training_description(key), description)
+        training.write_description(task.documents, task.store.training_description(key), training.describe(spec, key, staged, clock=clock))
         if task.site:
             task.notes["network"] = launch_on_gke(task.site)
             started = True
