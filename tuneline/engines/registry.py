@@ -8,5 +8,7 @@ from tuneline.engines.base import Engine
 def get_engine(name: str) -> Engine:
     """The engine that `train_engine` names; RunSpec has refused every other name."""
     from tuneline.engines.trl import TrlEngine
+    from tuneline.engines.verl import VerlEngine
 
-    return {"trl": TrlEngine}[name]()
+    engines: dict[str, type[Engine]] = {"trl": TrlEngine, "verl": VerlEngine}
+    return engines[name]()
