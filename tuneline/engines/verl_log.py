@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
+from itertools import zip_longest
 
 from tuneline.engines.console import Row, clean, finite, number
 
@@ -19,6 +20,7 @@ NAMES = {
     "loss": ("actor/loss", "actor/pg_loss"),
     "step_time": ("perf/time_per_step", "timing_s/step"),
 }
+_NAME = re.compile(r"[\w-]+(?:/[^\s:/]+)+")
 _STEP = re.compile(r"(?:^|[^\w:/])step:(?P<step>\d+) - ")
 _SCORE = re.compile(r"val-core/.+/mean@\d+|val/test_score/.+")
 
@@ -33,10 +35,11 @@ class Follower:
         """The steps that these lines complete or change, by step; a step that is printed again unchanged is left out."""
         changed: set[int] = set()
         for _, text in clean(lines):
-            row = parse_line(text)
-            if row and self._rows.get(row["step"]) != {**self._rows.get(row["step"], {}), **row}:
-                self._rows[row["step"]] = {**self._rows.get(row["step"], {}), **row}
-                changed.add(row["step"])
+            for row in parse_line(text):
+                merged = {**self._rows.get(row["step"], {}), **row}
+                if not _same(merged, self._rows.get(row["step"], {})):
+                    self._rows[row["step"]] = merged
+                    changed.add(row["step"])
         return [self._rows[step] for step in sorted(changed)]
 
 
@@ -45,20 +48,27 @@ def parse(lines: Iterable[str]) -> list[Row]:
     return Follower()(lines)
 
 
-def parse_line(text: str) -> Row | None:
-    """The row of one line without its prefix, None where it is no step's line. verl's own names stay beside ours."""
-    found = _STEP.search(text)
-    if not found:
-        return None
-    own: dict[str, float | int] = {}
-    for part in text[found.end() :].split(" - "):
-        name, colon, shown = part.strip().rpartition(":")
-        value = number(shown) if colon else None
-        # A line that another process wrote into is cut at the strange part; what stands before it is the step's.
-        if value is None or not re.fullmatch(r"[\w./@ -]+", name):
-            break
-        own[name] = value
-    return {"step": int(found["step"]), **normalized(own), **own} if own else None
+def parse_line(text: str) -> list[Row]:
+    """The rows of one line without its prefix: none, one, or more where two prints share it. verl's own names stay beside ours."""
+    heads = list(_STEP.finditer(text))
+    rows = []
+    for head, after in zip_longest(heads, heads[1:]):
+        end = after.start() if after else len(text)
+        own = {}
+        for part in text[head.end() : end].split(" - "):
+            name, colon, shown = part.strip().rpartition(":")
+            value = number(shown) if colon else None
+            # A part that another process wrote into shows no number and is left out.
+            if value is not None and _NAME.fullmatch(name):
+                own[name] = value
+        if own:
+            rows.append({"step": int(head["step"]), **normalized(own), **own})
+    return rows
+
+
+def _same(one: Row, other: Row) -> bool:
+    """Equality in which NaN is NaN."""
+    return one.keys() == other.keys() and all(value == other[name] or value != value != other[name] for name, value in one.items())
 
 
 def normalized(own: Mapping[str, float | int]) -> Row:
