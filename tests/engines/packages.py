@@ -29,7 +29,7 @@ PACKAGES = {
     ),
     "verl-0.9.1": ("verl==0.9.1", *_HYDRA, *_VERL, "peft==0.19.1"),
     "nemo_rl": _HYDRA,
-    "math-verify": ("math-verify==0.9.0", "latex2sympy2_extended==1.11.0", "sympy", "mpmath", *_HYDRA[2:]),
+    "math-verify": ("math-verify==0.9.0", "latex2sympy2_extended==1.11.0", "antlr4-python3-runtime==4.13.2", "sympy", "mpmath"),
 }
 
 

@@ -254,10 +254,10 @@ def _nemo_rl(spec: RunSpec) -> Iterator[Fault]:
             ("train_lora_rank", "train_engine"),
             f"train_lora_rank={spec.train_lora_rank}: NeMo RL's adapters are not converted; leave it 0, or choose verl",
         )
-    if spec.train_offload and spec.train_generation_nodes:
+    if spec.train_offload:
         yield (
-            ("train_offload", "train_generation_nodes"),
-            "train_offload=True: with train_generation_nodes nothing generates where it trains; leave one of them out",
+            ("train_offload", "train_engine"),
+            "train_offload=True: NeMo RL moves weights and optimizer out of the way of generating by itself; leave it False",
         )
     if spec.train_reward != "gsm8k":
         yield (

@@ -85,7 +85,62 @@ OWNED = {
         "trainer.val_before_train": "",
         "trainer.val_only": "",
     },
-    "nemo_rl": {},
+    "nemo_rl": {
+        "checkpointing.checkpoint_dir": "",
+        "checkpointing.enabled": "",
+        "checkpointing.keep_top_k": "",
+        "checkpointing.metric_name": "",
+        "checkpointing.model_save_format": "",
+        "checkpointing.save_period": "train_save_every",
+        "cluster.gpus_per_node": "gpu_machine",
+        "cluster.num_nodes": "gpu_nodes",
+        "data.dataset_name": "data_id",
+        "data.default.prompt_file": "",
+        "data.max_input_seq_length": "train_prompt_tokens",
+        "data.prompt_file": "",
+        "data.train": "data_id",
+        "data.train_data_path": "data_id",
+        "data.val_data_path": "data_id",
+        "data.validation": "data_id",
+        "grpo.max_num_epochs": "train_steps",
+        "grpo.max_num_steps": "train_steps",
+        "grpo.max_val_samples": "",
+        "grpo.num_generations_per_prompt": "train_group_size",
+        "grpo.num_prompts_per_step": "train_batch_size",
+        "grpo.seed": "train_seed",
+        "grpo.skip_reference_policy_logprobs_calculation": "train_kl_coef",
+        "grpo.val_at_end": "",
+        "grpo.val_at_start": "",
+        "grpo.val_period": "train_save_every",
+        "logger.log_dir": "",
+        "logger.tensorboard_enabled": "",
+        "logger.wandb.name": "",
+        "logger.wandb.project": "",
+        "logger.wandb_enabled": "train_wandb_secret",
+        "loss_fn.reference_policy_kl_penalty": "train_kl_coef",
+        "policy.dtensor_cfg._v2": "",
+        "policy.dtensor_cfg.activation_checkpointing": "",
+        "policy.dtensor_cfg.enabled": "",
+        "policy.dtensor_cfg.tensor_parallel_size": "train_tensor_parallel",
+        "policy.dynamic_batching.enabled": "",
+        "policy.generation.colocated.enabled": "train_generation_nodes",
+        "policy.generation.colocated.resources.gpus_per_node": "train_generation_nodes",
+        "policy.generation.colocated.resources.num_nodes": "train_generation_nodes",
+        "policy.generation.max_new_tokens": "train_response_tokens",
+        "policy.generation.temperature": "train_temperature",
+        "policy.generation.vllm_cfg.gpu_memory_utilization": "train_generation_memory",
+        "policy.generation.vllm_cfg.max_model_len": "train_response_tokens",
+        "policy.generation.vllm_cfg.tensor_parallel_size": "train_tensor_parallel",
+        "policy.logprob_batch_size": "train_micro_batch",
+        "policy.make_sequence_length_divisible_by": "train_tensor_parallel",
+        "policy.max_total_sequence_length": "train_response_tokens",
+        "policy.model_name": "model_id",
+        "policy.optimizer.kwargs.lr": "train_learning_rate",
+        "policy.sequence_packing.enabled": "",
+        "policy.tokenizer.name": "model_id",
+        "policy.train_global_batch_size": "train_mini_batch",
+        "policy.train_micro_batch_size": "train_micro_batch",
+    },
 }
 _MEGATRON = re.compile(r"megatron|mcore", re.IGNORECASE)
 _KEY = re.compile(r"\+{0,2}(?P<name>[A-Za-z_][\w-]*(?:\.[\w-]+)*)")
@@ -138,9 +193,9 @@ def _fault(engine: str, version: str, name: str, value: str, seen: set[str]) -> 
         return f"{key}={value}: the Megatron backend is not supported (its checkpoints cannot be converted); both engines train with FSDP"
     if key in seen:
         return f"{key} is given twice"
-    if key in OWNED[engine]:
-        owner = OWNED[engine][key]
-        return f"{key} is set by {owner}" if owner else f"{key} is set by Tuneline, which relies on it"
+    if owned := next((name for name in (key, *_parents(key)) if name in OWNED[engine]), None):
+        owner = OWNED[engine][owned]
+        return f"{owned} is set by {owner}" if owner else f"{owned} is set by Tuneline, which relies on it"
     if not _VALUE.fullmatch(value):
         return f"{key}={value!r}: a value may hold no space, $, quote or shell sign"
     open_map = any(f"{parent}.*" in known for parent in _parents(key))

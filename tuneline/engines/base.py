@@ -100,8 +100,12 @@ class Engine(Protocol):
         loss, tokens_per_s, step_time, eval_score; keys without a value are left out. An incomplete last line is skipped.
         """
 
-    def follow(self) -> Follow:
-        """A reader of one attempt's metrics as they grow; like parse_metrics, but it remembers what it read."""
+    def follow(self, start: int = 0) -> Follow:
+        """A reader of one attempt's metrics as they grow; like parse_metrics, but it remembers what it read.
+
+        Args:
+            start: The step from which the attempt resumed.
+        """
 
     def find_checkpoints(self, root: str) -> list[Checkpoint]:
         """Every checkpoint below one training key's folder (all its attempts), oldest step first."""

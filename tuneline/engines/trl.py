@@ -61,7 +61,7 @@ class TrlEngine:
         """One dict a step from the lines of `metrics.jsonl`."""
         return metrics.parse(lines)
 
-    def follow(self) -> Follow:
+    def follow(self, start: int = 0) -> Follow:
         """Its lines stand for themselves."""
         return metrics.parse
 

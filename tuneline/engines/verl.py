@@ -35,7 +35,7 @@ class VerlEngine:
         """One dict a step from the job's console."""
         return verl_log.parse(lines)
 
-    def follow(self) -> Follow:
+    def follow(self, start: int = 0) -> Follow:
         """A reader of one job's console as it grows."""
         return verl_log.Follower()
 
