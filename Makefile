@@ -6,7 +6,7 @@ BIN := .venv/bin
 RUNTIME := .venv/.runtime
 DEV := .venv/.dev
 
-.PHONY: help demo test unit test-engines record-engine lint compile goldens bench lock clean
+.PHONY: help demo test unit test-engines record-engine lint compile goldens bench fuzz lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -50,6 +50,10 @@ compile: $(RUNTIME) ## pipelines x recipes -> compiled/
 goldens: $(DEV) ## write the golden files anew; read the difference before you commit it
 	$(BIN)/python compile.py
 	$(BIN)/python -m pytest tests/golden --update-goldens
+
+fuzz: $(DEV) ## convert 20,000 mutated checkpoints
+	@folder=$$(mktemp -d) && $(BIN)/python tests/unit/checkpoints/make_checkpoints.py $$folder && \
+	PYTHONPATH=. $(BIN)/python tests/fuzz_checkpoints.py $$folder 20000; status=$$?; rm -rf $$folder; exit $$status
 
 bench: $(RUNTIME) ## measure, in ratios within one run
 	for script in bench/*.py; do $(BIN)/python "$$script" || exit 1; done

@@ -32,6 +32,30 @@ def _task(task: dsl.PipelineTask, *, cached: bool = False, retries: int = 0) -> 
 )
 def grpo(
     infra_platform: str = "local",
+    infra_project: str = "",
+    infra_region: str = "",
+    infra_zone: str = "",
+    infra_cpu_zones: str = "",
+    infra_cluster_kind: str = "standard",
+    infra_name: str = "tuneline",
+    infra_network: str = "default",
+    infra_namespace: str = "tuneline",
+    infra_service_account: str = "tuneline",
+    infra_release_channel: str = "rapid",
+    infra_filesystem: str = "gcsfuse",
+    infra_lustre_gib: int = 18000,
+    infra_lustre_throughput: int = 500,
+    infra_account_network: str = "",
+    infra_account_cluster: str = "",
+    infra_account_storage: str = "",
+    infra_account_secrets: str = "",
+    gpu_machine: str = "",
+    gpu_nodes: int = 2,
+    gpu_provisioning: str = "reservation",
+    gpu_reservation: str = "",
+    gpu_max_run_hours: float = 168.0,
+    gpu_image: str = "",
+    gpu_nccl_check: bool = True,
     gpu_workers: int = 2,
     gpu_ready_minutes: float = 5.0,
     model_id: str = "tiny-qwen2",
@@ -63,12 +87,37 @@ def grpo(
     output_shard_mb: int = 5000,
     output_min_score: float = 0.0,
     output_min_gain: float = 0.0,
+    ops_cleanup_policy: str = "gpus",
     ops_rerun_token: str = "",
 ):
     """GRPO post-training from base model and data set to a registered Hugging Face model.
 
     Args:
-        infra_platform: Where the run happens.
+        infra_platform: Where the run happens: this computer, or Google Kubernetes Engine.
+        infra_project: Google Cloud project id.
+        infra_region: Region of the cluster, subnets and bucket.
+        infra_zone: Zone of the GPUs and of Lustre; the RoCE network profile is this zone's.
+        infra_cpu_zones: Zones of the CPU pool, comma separated; '' lets GKE choose in the region.
+        infra_cluster_kind: Kind of GKE cluster.
+        infra_name: Name of the cluster and prefix of the networks and the file system that runs share.
+        infra_network: VPC of the cluster; made if it is not there and starts with infra_name.
+        infra_namespace: Kubernetes namespace of the run.
+        infra_service_account: Kubernetes service account that reads and writes the bucket.
+        infra_release_channel: GKE release channel of a cluster that is made.
+        infra_filesystem: What workers see at /data: the bucket by GCS FUSE, or Managed Lustre.
+        infra_lustre_gib: Capacity of a Lustre instance that is made. [GiB]
+        infra_lustre_throughput: Throughput of Lustre for each TiB. [MB/s per TiB]
+        infra_account_network: Service account impersonated for networks and firewalls; '' for the caller's own.
+        infra_account_cluster: Service account impersonated for clusters, pools and what is in them; '' for the caller's own.
+        infra_account_storage: Service account impersonated for buckets and Lustre; '' for the caller's own.
+        infra_account_secrets: Service account impersonated for Secret Manager; '' for the caller's own.
+        gpu_machine: GPU machine type; '' for CPU workers.
+        gpu_nodes: GPU nodes of the run. [nodes]
+        gpu_provisioning: How GPU nodes are bought.
+        gpu_reservation: Reservation: NAME or projects/P/reservations/NAME, with /reservationBlocks/B to pin a block.
+        gpu_max_run_hours: Longest life of flex-start nodes. [hours]
+        gpu_image: Container image of Ray head and workers, by digest; '' takes the engine's own.
+        gpu_nccl_check: Measure all-reduce bandwidth before training and refuse a slow cluster.
         gpu_workers: Training processes, one GPU each where there are GPUs. [processes]
         gpu_ready_minutes: How long the Ray cluster may take to be ready. [minutes]
         model_id: Base model: tiny-qwen2 (made here), an absolute folder, or a Hugging Face id.
@@ -84,7 +133,7 @@ def grpo(
         train_learning_rate: Peak learning rate of AdamW.
         train_batch_size: Completions per step over all workers. [completions]
         train_group_size: Completions per prompt: the group whose mean is the baseline. [completions]
-        train_prompt_tokens: Longest prompt; a longer one is refused when staging. [tokens]
+        train_prompt_tokens: Longest prompt; a longer one is refused before the first step. [tokens]
         train_response_tokens: Longest completion. [tokens]
         train_temperature: Sampling temperature of the rollouts.
         train_kl_coef: Weight of the KL term against the base model; 0 trains without a reference.
@@ -95,21 +144,39 @@ def grpo(
         train_stall_minutes: Longest time without a new step before the job is stopped. [minutes]
         train_deadline_hours: Longest time for training, all attempts together. [hours]
         train_force: Train again even where a complete checkpoint of the same training exists.
-        output_root: Absolute folder that holds models, data, checkpoints and runs; `tuneline run` fills it in.
+        output_root: Where models, data, checkpoints, runs lie: gs://BUCKET[/FOLDER] on gke, else an absolute folder.
         output_model_name: Name under which the model is registered.
         output_shard_mb: Largest safetensors shard. [MB]
         output_min_score: Lowest validation score that lets a model be registered. [score]
         output_min_gain: Lowest gain over the base model's validation score that lets it be registered. [score]
+        ops_cleanup_policy: What the exit task removes: gpus, all that this run made (never models, data, checkpoints), or none.
         ops_rerun_token: Any new text makes cached tasks run again.
     """
     job_name = dsl.PIPELINE_JOB_NAME_PLACEHOLDER
-    ended = _task(cleanup(job_name=job_name, output_root=output_root))
+    ended = _task(
+        cleanup(
+            job_name=job_name,
+            infra_platform=infra_platform,
+            infra_project=infra_project,
+            infra_region=infra_region,
+            infra_account_storage=infra_account_storage,
+            output_root=output_root,
+        )
+    )
     with dsl.ExitHandler(ended, name="run"):
         # fmt: off
         checked = _task(preflight(
             job_name=job_name,
-            infra_platform=infra_platform, gpu_workers=gpu_workers, gpu_ready_minutes=gpu_ready_minutes, model_id=model_id,
-            model_revision=model_revision, model_seed=model_seed, data_id=data_id, data_revision=data_revision,
+            infra_platform=infra_platform, infra_project=infra_project, infra_region=infra_region, infra_zone=infra_zone,
+            infra_cpu_zones=infra_cpu_zones, infra_cluster_kind=infra_cluster_kind, infra_name=infra_name,
+            infra_network=infra_network, infra_namespace=infra_namespace, infra_service_account=infra_service_account,
+            infra_release_channel=infra_release_channel, infra_filesystem=infra_filesystem, infra_lustre_gib=infra_lustre_gib,
+            infra_lustre_throughput=infra_lustre_throughput, infra_account_network=infra_account_network,
+            infra_account_cluster=infra_account_cluster, infra_account_storage=infra_account_storage,
+            infra_account_secrets=infra_account_secrets, gpu_machine=gpu_machine, gpu_nodes=gpu_nodes,
+            gpu_provisioning=gpu_provisioning, gpu_reservation=gpu_reservation, gpu_max_run_hours=gpu_max_run_hours,
+            gpu_image=gpu_image, gpu_nccl_check=gpu_nccl_check, gpu_workers=gpu_workers, gpu_ready_minutes=gpu_ready_minutes,
+            model_id=model_id, model_revision=model_revision, model_seed=model_seed, data_id=data_id, data_revision=data_revision,
             data_adapter=data_adapter, data_seed=data_seed, train_engine=train_engine, train_steps=train_steps,
             train_save_every=train_save_every, train_learning_rate=train_learning_rate, train_batch_size=train_batch_size,
             train_group_size=train_group_size, train_prompt_tokens=train_prompt_tokens,
@@ -117,13 +184,14 @@ def grpo(
             train_reward=train_reward, train_code_uri=train_code_uri, train_seed=train_seed, train_attempts=train_attempts,
             train_stall_minutes=train_stall_minutes, train_deadline_hours=train_deadline_hours, train_force=train_force,
             output_root=output_root, output_model_name=output_model_name, output_shard_mb=output_shard_mb,
-            output_min_score=output_min_score, output_min_gain=output_min_gain,
+            output_min_score=output_min_score, output_min_gain=output_min_gain, ops_cleanup_policy=ops_cleanup_policy,
             ops_rerun_token=ops_rerun_token,
         ))
         # fmt: on
         spec = checked.outputs["spec"]
         storage = _task(provision_storage(spec=spec, job_name=job_name), retries=2)
-        network = _task(provision_network(spec=spec, job_name=job_name), retries=2)
+        # What is made is recorded in the store, so the store comes first: without it the exit task would know of nothing.
+        network = _task(provision_network(spec=spec, job_name=job_name), retries=2).after(storage)
         cluster = _task(provision_cluster(spec=spec, job_name=job_name), retries=2).after(network)
         filesystem = _task(provision_filesystem(spec=spec, job_name=job_name), retries=2).after(network)
 

@@ -84,6 +84,10 @@ class GoogleFakes:
         self.compute.put(COLLECTIONS["networks"], path, {"name": "default", "autoCreateSubnetworks": True}, set()).planted = True
         return project
 
+    def pace(self, seconds: float) -> None:
+        """Let this much virtual time pass at each look at an operation: for callers in other processes, which have clocks of their own."""
+        self._shared.seconds_per_poll = seconds
+
     def fail(
         self,
         method: str,

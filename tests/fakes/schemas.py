@@ -168,7 +168,7 @@ class _Checker:
         known = schema.get("properties", {})
         extra = schema.get("additionalProperties")
         protos = {field.json_name: field for field in proto.fields} if proto else {}
-        out = {}
+        out: dict[str, Any] = {}
         for key, item in value.items():
             field = f"{where}.{key}" if where else key
             spec = known.get(key, extra)

@@ -84,7 +84,7 @@ class Server:
             self._open.add(connection)
         try:
             with contextlib.suppress(OSError):
-                _Handler(connection, address, app)
+                _Handler(connection, address, app)  # type: ignore[arg-type]
         finally:
             with self._lock:
                 self._open.discard(connection)

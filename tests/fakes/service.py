@@ -82,6 +82,7 @@ class Shared:
 
     faults: Faults = field(default_factory=Faults)
     calls: list[Call] = field(default_factory=list)
+    seconds_per_poll: float = 0.0
 
 
 class Service:
@@ -128,6 +129,8 @@ class Service:
         fault = self.shared.faults.find(route.id, f"{call.path} {asked.body.decode(errors='replace')}", self.world.clock.now())
         if fault and fault.slow:
             self.world.clock.advance(fault.slow)
+        if route.id.lower().endswith("operations.get"):
+            self.world.clock.advance(self.shared.seconds_per_poll)
         self.world.settle()
         try:
             call.caller = self.tokens.caller(asked.headers.get("authorization", ""))

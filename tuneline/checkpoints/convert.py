@@ -5,40 +5,30 @@ Memory is a few blocks a thread and a record a chunk, whatever the size of the m
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shutil
-import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+from typing import Protocol
 
-from tuneline.checkpoints.blobs import Folder
-from tuneline.checkpoints.blocks import Block, Blocks, ChunkSums, Piece, in_order
-from tuneline.checkpoints.casts import Bytes, cast, target_dtype
-from tuneline.checkpoints.cover import check_cover
-from tuneline.checkpoints.dcp import read_dcp
-from tuneline.checkpoints.huggingface import (
-    CONFIG,
-    adapt_config,
-    check_against_base,
-    companion_files,
-    parse_config,
-    tied_pair,
-    ties_embeddings,
-)
-from tuneline.checkpoints.layout import Layout, detect
+from tuneline.checkpoints.bucket_work import PART_BYTES, BucketWork
+from tuneline.checkpoints.find import find, open_source, open_tree
+from tuneline.checkpoints.local import Finish, LocalWork
+from tuneline.checkpoints.plan import Options, Plan, build_plan
 from tuneline.checkpoints.refusal import refused
-from tuneline.checkpoints.safetensors import INDEX, Item, Shard, index_json, plan_shards
-from tuneline.checkpoints.tensors import DType, Tensor
-from tuneline.core.files import publish_dir
+from tuneline.checkpoints.safetensors import Shard
+from tuneline.checkpoints.stream import Sink
+from tuneline.checkpoints.writer import Differ, Writer
+from tuneline.core.errors import StoreError
 from tuneline.core.log import get_logger
-from tuneline.lineage.digests import SIDECAR, FileDigest, content_digest
+from tuneline.lineage.digests import FileDigest, content_digest
 
-#: Reading and casting; the caller's own thread hashes and writes.
-THREADS = min(4, os.cpu_count() or 1)
+#: More than there are cores, for each waits for the disk part of the time.
+THREADS = max(4, min(16, os.cpu_count() or 1))
+#: Into a bucket every thread holds parts in memory.
+THREADS_REMOTE = 8
+#: From a bucket, what is announced so far ahead is merged to large reads.
+AHEAD_REMOTE = 96 << 20
 
 _log = get_logger("checkpoints")
 
@@ -48,198 +38,133 @@ class Conversion:
     """A converted model.
 
     Attributes:
-        folder: `<out_parent>/<digest>`.
+        uri: `<out_parent>/<digest>`: a path, or gs://….
         digest: Content digest of all files but lineage.json.
         parameters: Elements of all tensors written.
         bytes: Size of all files.
+        kind: What was read: dcp, verl fsdp, …
+        step: The training step that the checkpoint's folder is named after, None where it is named otherwise.
     """
 
-    folder: Path
+    uri: str
     digest: str
     files: tuple[FileDigest, ...]
     parameters: int
     bytes: int
+    kind: str
+    step: int | None
+
+    @property
+    def folder(self) -> Path:
+        """The folder, where it is on a disk."""
+        return Path(self.uri)
 
 
-@dataclass(frozen=True)
-class _Plan:
-    tensors: Mapping[str, Tensor]
-    shards: tuple[Shard, ...]
-    small_files: Mapping[str, bytes]
+class Work(Protocol):
+    """A conversion on its way to where it goes."""
+
+    def finished(self, shard: Shard) -> FileDigest | None: ...
+    def open(self, shard: Shard) -> Sink: ...
+    def done(self, digest: FileDigest) -> None: ...
+    def put(self, relative: str, content: bytes) -> FileDigest: ...
+    def publish(self, digest: str, files: tuple[FileDigest, ...], finish: Finish | None) -> str: ...
+    def discard(self) -> None: ...
+    def keep(self) -> None: ...
 
 
 def convert(
-    source: Path,
-    out_parent: Path,
+    source: Path | str,
+    out_parent: Path | str,
     *,
-    base_dir: Path,
+    base_dir: Path | str,
     max_shard_bytes: int,
     dtype: str = "keep",
+    fp32: tuple[str, ...] = (),
+    merge_lora: bool = False,
+    lora_alpha: float | None = None,
+    step: int | None = None,
     extra_files: Mapping[str, bytes] = {},
-    finish: Callable[[Path, tuple[FileDigest, ...]], None] | None = None,
+    threads: int = THREADS,
+    finish: Finish | None = None,
 ) -> Conversion:
-    """Convert the checkpoint at or below `source` into `<out_parent>/<content digest>`; on an error nothing is left there.
+    """Convert the checkpoint at or below `source` into `<out_parent>/<content digest>`.
+
+    What cannot be converted leaves nothing there. What was interrupted leaves nothing under a final name, and goes on from finished
+    shards when it is run again. `source`, `out_parent` and `base_dir` are folders, or gs://bucket/prefix.
 
     Args:
         base_dir: The base model: its tensors' names and shapes are compared, and files that the checkpoint lacks are taken from it.
         max_shard_bytes: Tensor bytes that a file holds at most, unless one tensor has more.
-        dtype: keep, bf16 or fp16; only floats are cast.
+        dtype: keep, bf16, fp16 or like-base; only floats are cast.
+        fp32: What stays float32 all the same: norms, router, or regular expressions.
+        merge_lora: Add LoRA weights to those of the model; else they become a PEFT adapter folder.
+        lora_alpha: Where the checkpoint does not tell.
+        step: Where `source` holds several; the newest whole one where None.
         extra_files: Further files by relative path.
+        threads: That read, hash and write.
         finish: Called with the folder and its files just before it is published; may add lineage.json.
 
     Raises:
         CheckpointError: The checkpoint cannot be read, is not whole or is not the base model's, or a folder of this digest is damaged.
     """
-    if max_shard_bytes < 1:
-        raise refused("max_shard_bytes", "must be positive", asked=str(max_shard_bytes))
-    layout = detect(source)
-    out_parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=".convert-", suffix=".tmp", dir=out_parent))
+    options = Options(max_shard_bytes, dtype, fp32, merge_lora, lora_alpha, extra_files)
+    options.check()
+    if threads < 1:
+        raise refused("threads", "must be positive", asked=str(threads))
+    tree, under = open_source(source)
+    base = None
     try:
-        with Folder(layout.folder) as folder, ThreadPoolExecutor(THREADS, "convert") as pool:
-            plan = _plan(layout, folder, base_dir, max_shard_bytes, dtype, extra_files, pool)
-            written = [_write_shard(work / shard.file, shard, plan.tensors, pool) for shard in plan.shards]
-        written += [_write_file(work / path, path, content) for path, content in plan.small_files.items()]
-        files = tuple(sorted(written, key=lambda file: file.path))
-        digest = content_digest(files)
-        final = out_parent / digest
-        if final.exists():
-            _check_published(final, files)
-        else:
-            _publish(work, final, files, finish)
+        base = open_tree(base_dir, trusted=True)
+        found = find(tree, under, step)
+        plan = build_plan(tree, found, base, options, untie=False)
+        try:
+            uri, files = _write(plan, out_parent, threads, finish, remote=tree.name.startswith("gs://"))
+        except Differ as differ:
+            _log.info("%s is not what it looked like: converting again, untied", differ)
+            plan = build_plan(tree, found, base, options, untie=True)
+            uri, files = _write(plan, out_parent, threads, finish, remote=tree.name.startswith("gs://"))
     except OSError as error:
         where = error.filename or out_parent
         raise refused(where, f"cannot be read or written: {error.strerror}", next_move="free space or correct permissions") from error
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        tree.close()
+        if base is not None:
+            base.close()
     parameters = sum(plan.tensors[item.name].numel for shard in plan.shards for item in shard.items)
-    return Conversion(final, digest, files, parameters, sum(file.size for file in files))
+    size = sum(file.size for file in files)
+    return Conversion(uri, content_digest(files), files, parameters, size, found.layout.kind, found.step)
 
 
-def _plan(
-    layout: Layout,
-    folder: Folder,
-    base_dir: Path,
-    max_shard_bytes: int,
-    dtype: str,
-    extra_files: Mapping[str, bytes],
-    pool: ThreadPoolExecutor,
-) -> _Plan:
-    """Everything that is decided before a byte is written."""
-    tensors = {tensor.name: tensor for tensor in read_dcp(folder)}
-    for tensor in tensors.values():
-        check_cover(tensor)
-    check_against_base(list(tensors.values()), base_dir, layout.folder)
-    small = companion_files(layout.companions, base_dir)
-    untie = False
-    pair = tied_pair(tensors.values())
-    if pair is not None and ties_embeddings(parse_config(small[CONFIG], base_dir / CONFIG)):
-        untie = not _equal(*pair, pool)
-        if untie:
-            _log.warning("%s: the config ties %s to %s, but they differ: both are kept, untied", layout.folder, pair[0].name, pair[1].name)
-        else:
-            del tensors[pair[0].name]
-    items = [Item(tensor.name, target_dtype(tensor.dtype, dtype), tensor.shape) for tensor in tensors.values()]
-    shards = plan_shards(items, max_shard_bytes)
-    small[CONFIG] = adapt_config(small[CONFIG], untie=untie, dtype=_main_dtype(items))
-    if len(shards) > 1:
-        small[INDEX] = index_json(shards)
-    taken = {*small, *(shard.file for shard in shards), SIDECAR}
-    for path, content in extra_files.items():
-        pure = PurePosixPath(path)
-        if pure.is_absolute() or ".." in pure.parts or str(pure) != path or path == "." or path in taken:
-            raise refused(path, "cannot be an extra file: its name is taken or leads out of the folder")
-        small[path] = content
-    return _Plan(tensors, tuple(shards), small)
+def _write(plan: Plan, out_parent: Path | str, threads: int, finish: Finish | None, *, remote: bool) -> tuple[str, tuple[FileDigest, ...]]:
+    work = _begin(out_parent, plan.fingerprint())
+    try:
+        known = {shard.file: digest for shard in plan.shards if (digest := work.finished(shard)) is not None}
+        if known:
+            _log.info("going on from %d of %d shards", len(known), len(plan.shards))
+        written = list(known.values())
+
+        def done(digest: FileDigest) -> None:
+            work.done(digest)
+            written.append(digest)
+
+        sizes = {"ahead_bytes": AHEAD_REMOTE} if remote else {}
+        if str(out_parent).startswith("gs://"):
+            sizes["window_bytes"] = PART_BYTES
+            threads = min(threads, THREADS_REMOTE)
+        writer = Writer(plan.tensors, work.open, done, threads=threads, twins=plan.twins, **sizes)
+        writer.write([shard for shard in plan.shards if shard.file not in known])
+        written += [work.put(path, content) for path, content in plan.small_files.items()]
+        files = tuple(sorted(written, key=lambda file: file.path))
+        return work.publish(content_digest(files), files, finish), files
+    except BaseException as error:
+        if isinstance(error, Exception) and not isinstance(error, OSError | StoreError):
+            work.discard()
+        else:  # an interrupt, a full disk, a lost connection: the next attempt goes on from what is there
+            work.keep()
+        raise
 
 
-def _main_dtype(items: list[Item]) -> DType | None:
-    """The float dtype of most bytes: what a loader must be told, or it would cast the weights to the base's dtype."""
-    weight: Counter[DType] = Counter()
-    for item in items:
-        if item.dtype.castable:
-            weight[item.dtype] += item.nbytes
-    return weight.most_common(1)[0][0] if weight else None
-
-
-def _equal(first: Tensor, second: Tensor, pool: ThreadPoolExecutor) -> bool:
-    """Whether two tensors have the same dtype, shape and bytes."""
-    if (first.dtype, first.shape) != (second.dtype, second.shape):
-        return False
-    ours, theirs = Blocks(first), Blocks(second)
-
-    def same(block: Block) -> bool:
-        return bool((ours.read(block)[0] == theirs.read(block)[0]).all())
-
-    return all(in_order(pool, same, ours, 2 * THREADS))
-
-
-def _write_shard(path: Path, shard: Shard, tensors: Mapping[str, Tensor], pool: ThreadPoolExecutor) -> FileDigest:
-    """Write one file front to back: threads read and cast blocks ahead, this one hashes and writes them in order."""
-
-    def jobs() -> Iterator[tuple[Blocks, Block, DType]]:
-        for item in shard.items:
-            blocks = Blocks(tensors[item.name])
-            for block in blocks:
-                yield blocks, block, item.dtype
-
-    def assemble(job: tuple[Blocks, Block, DType]) -> tuple[Tensor, Bytes, list[Piece]]:
-        blocks, block, target = job
-        data, pieces = blocks.read(block)
-        return blocks.tensor, cast(data, blocks.tensor.dtype, target), pieces
-
-    sums = ChunkSums()
-    sha256 = hashlib.sha256(shard.header)
-    with open(path, "xb", buffering=0) as handle:
-        _write_all(handle.fileno(), memoryview(shard.header))
-        for tensor, data, pieces in in_order(pool, assemble, jobs(), 2 * THREADS):
-            sums.add(tensor, pieces)
-            sha256.update(data.data)
-            _write_all(handle.fileno(), data.data)
-        os.fsync(handle.fileno())
-    return FileDigest(path.name, sha256.hexdigest(), shard.nbytes)
-
-
-def _write_all(descriptor: int, data: memoryview) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
-
-
-def _write_file(path: Path, relative: str, content: bytes) -> FileDigest:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "xb") as handle:
-        handle.write(content)
-        handle.flush()
-        os.fsync(handle.fileno())
-    return FileDigest(relative, hashlib.sha256(content).hexdigest(), len(content))
-
-
-def _publish(work: Path, final: Path, files: tuple[FileDigest, ...], finish: Callable[[Path, tuple[FileDigest, ...]], None] | None) -> None:
-    with publish_dir(final) as fresh:
-        for entry in sorted(work.iterdir()):
-            entry.rename(fresh / entry.name)
-        if finish is not None:
-            finish(fresh, files)
-
-
-def _check_published(final: Path, files: tuple[FileDigest, ...]) -> None:
-    """Raises CheckpointError unless the folder `final` holds exactly `files`, and lineage.json where it was written."""
-    there = {path.relative_to(final).as_posix() for path in final.rglob("*") if path.is_file()} - {SIDECAR}
-    faults = [f"{path} does not belong there" for path in sorted(there - {file.path for file in files})]
-    for file in files:
-        path = final / file.path
-        if file.path not in there:
-            faults.append(f"{file.path} is missing")
-        elif path.stat().st_size != file.size:
-            faults.append(f"{file.path} has {path.stat().st_size} bytes, not {file.size}")
-        else:
-            with open(path, "rb") as handle:
-                if hashlib.file_digest(handle, "sha256").hexdigest() != file.sha256:
-                    faults.append(f"{file.path} has other bytes than its digest says")
-    if faults:
-        raise refused(
-            final,
-            "this model was converted before, and the folder was changed since",
-            found="; ".join(faults),
-            next_move="find out who changed it, then remove it and convert again",
-        )
+def _begin(out_parent: Path | str, fingerprint: str) -> Work:
+    if str(out_parent).startswith("gs://"):
+        return BucketWork(str(out_parent), fingerprint)
+    return LocalWork(Path(out_parent), fingerprint)

@@ -1,4 +1,4 @@
-"""Proof that chunks make up a tensor exactly: every element once."""
+"""Proof that chunks make up a tensor exactly, every element once, and that copies of a chunk are equal."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import math
 
 import numpy as np
 
+from tuneline.checkpoints.disk import Room
 from tuneline.checkpoints.refusal import refused
-from tuneline.checkpoints.tensors import Tensor
+from tuneline.checkpoints.tensors import Chunk, DType, Tensor
 
 #: Cells of the grid that the chunks' edges draw; a mesh of 65,536 ranks draws as many.
 MAX_CELLS = 1 << 24
+_COMPARE_BYTES = 1 << 20
 
 
 def check_cover(tensor: Tensor) -> None:
@@ -62,3 +64,34 @@ def check_cover(tensor: Tensor) -> None:
             found=f"nothing at {first} of {list(shape)}; {len(chunks)} chunks",
             next_move="a rank's file was not written; take another checkpoint",
         )
+
+
+def check_copies(copies: list[Chunk], dtype: DType, origin: str) -> None:
+    """Prove that chunks of the same box hold the same bytes: by the CRC-32 that the writer recorded, else by reading them all.
+
+    Raises:
+        CheckpointError: Two differ.
+    """
+    first = copies[0]
+    for other in copies[1:]:
+        if first.crc32 is not None and other.crc32 is not None:
+            equal = first.crc32 == other.crc32
+        else:
+            equal = _same_bytes(first, other, math.prod(first.sizes) * dtype.size)
+        if not equal:
+            raise refused(
+                origin,
+                "is replicated, but its copies differ",
+                found=f"{first.blob.name} and {other.blob.name}",
+                next_move="the ranks had drifted apart when this was saved; take another checkpoint",
+            )
+
+
+def _same_bytes(first: Chunk, second: Chunk, nbytes: int) -> bool:
+    left, right = Room(), Room()
+    for at in range(0, nbytes, _COMPARE_BYTES):
+        length = min(_COMPARE_BYTES, nbytes - at)
+        ours, theirs = first.blob.fetch(first.start + at, length, left), second.blob.fetch(second.start + at, length, right)
+        if not np.array_equal(ours, theirs):
+            return False
+    return True

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tuneline.checkpoints.blobs import Folder
 from tuneline.checkpoints.pickles import Allowed, Record, describe, load
 from tuneline.checkpoints.refusal import refused
 from tuneline.checkpoints.tensors import Chunk, Tensor
 from tuneline.checkpoints.torchsave import DTYPE_NAMES, dtype_of, extents, read_item
+from tuneline.checkpoints.tree import Tree, join, read_small
 from tuneline.core.errors import CheckpointError
 
 METADATA = ".metadata"
@@ -45,21 +45,21 @@ _ALLOWED: Allowed = DTYPE_NAMES | {
 Place = tuple[str, int, int]  # relative path, offset, length
 
 
-def read_dcp(folder: Folder) -> list[Tensor]:
-    """The model's tensors in a DCP folder under their Hugging Face names, sorted; what is not the model's is left out.
+def read_dcp(folder: Tree, under: str = "") -> list[Tensor]:
+    """The model's tensors in the DCP folder `under` under their Hugging Face names, sorted; what is not the model's is left out.
 
     Raises:
         CheckpointError: The metadata or an item is not what torch writes, or they disagree. Cover is not proved here.
     """
-    blob = folder.open(METADATA)
+    blob = folder.open(join(under, METADATA))
     if blob.size > MAX_METADATA_BYTES:
         raise refused(blob.name, f"has {blob.size} bytes, at most {MAX_METADATA_BYTES} expected")
-    metadata = load(blob.read(0, blob.size), _ALLOWED, blob.name)
+    metadata = load(read_small(folder, join(under, METADATA)), _ALLOWED, blob.name)
     fields = _fields(metadata, f"{_MODULE}.Metadata", blob.name)
     if "planner_data" not in fields:  # None is right where names are flat; without the field, names would be taken for flat
         raise refused(blob.name, "has no planner_data")
     described = _dict(fields.get("state_dict_metadata"), blob.name)
-    places = _places(_dict(fields.get("storage_data"), blob.name), blob.name)
+    places = _places(_dict(fields.get("storage_data"), blob.name), under, blob.name)
     _check_apart(folder, places)
     entries = {fqn: entry for fqn, entry in described.items() if _kind(entry) == f"{_MODULE}.TensorStorageMetadata"}
     names = model_names(entries, fields["planner_data"], blob.name)
@@ -99,7 +99,7 @@ def model_names(fqns: dict[Any, Any], planner_data: Any, where: str) -> dict[str
     return names
 
 
-def _tensor(folder: Folder, fqn: str, name: str, entry: Any, places: dict[Any, Place], where: str) -> Tensor:
+def _tensor(folder: Tree, fqn: str, name: str, entry: Any, places: dict[Any, Place], where: str) -> Tensor:
     origin = f"{where}: {fqn!a}"
     fields = _fields(entry, f"{_MODULE}.TensorStorageMetadata", origin)
     properties = fields.get("properties")
@@ -133,7 +133,7 @@ def _tensor(folder: Folder, fqn: str, name: str, entry: Any, places: dict[Any, P
     return Tensor(name, dtype, shape, tuple(chunks), origin)
 
 
-def _places(storage_data: dict[Any, Any], where: str) -> dict[Any, Place]:
+def _places(storage_data: dict[Any, Any], under: str, where: str) -> dict[Any, Place]:
     """Places by (DCP name, offsets of the chunk), or by (DCP name, None) for what is no tensor."""
     places: dict[Any, Place] = {}
     for index, info in storage_data.items():
@@ -151,11 +151,18 @@ def _places(storage_data: dict[Any, Any], where: str) -> dict[Any, Place]:
         identity = (fqn, None if offset is None else extents(offset, at))
         if identity in places:
             raise refused(at, "has two places for one chunk")
-        places[identity] = (path, start, length)
+        places[identity] = (_inside(path, under, at), start, length)
     return places
 
 
-def _check_apart(folder: Folder, places: dict[Any, Place]) -> None:
+def _inside(path: str, under: str, where: str) -> str:
+    """`path`, relative to the folder with .metadata, as a path of the tree; CheckpointError if it leads out of that folder."""
+    if path.startswith("/") or ".." in path.split("/"):
+        raise refused(where, "names a file outside itself", found=ascii(path[:200]))
+    return join(under, path)
+
+
+def _check_apart(folder: Tree, places: dict[Any, Place]) -> None:
     """Items must not share bytes: a small file could stand for any number of tensors. Ranges past the end are found here too."""
     ordered = sorted((path, start, length, str(identity[0])) for identity, (path, start, length) in places.items())
     previous = ("", 0, "")

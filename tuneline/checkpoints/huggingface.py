@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tuneline.checkpoints.refusal import refused
-from tuneline.checkpoints.safetensors import read_folder
+from tuneline.checkpoints.safetensors import Entry
 from tuneline.checkpoints.tensors import DType, Tensor
+from tuneline.checkpoints.tree import Tree, at, join, parse_json, read_small
 from tuneline.core.log import get_logger
 
 CONFIG = "config.json"
@@ -29,67 +30,44 @@ TOKENIZER_FILES = (
 )
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
 
-HEAD = "lm_head.weight"
+HEADS = ("lm_head.weight", "language_model.lm_head.weight")
 _EMBEDDING = "embed_tokens.weight"
-_MAX_FILE = 256 << 20
+_LAYER = re.compile(r"(?:.*\.)?(?<!encoder\.)layers\.(\d+)\.")
 #: Fewer common names than this part of the shorter list: the checkpoint names its tensors in another way than the base does.
 _SAME_NAMING = 0.5
 
 _log = get_logger("checkpoints")
 
 
-def companion_files(companions: Sequence[Path], base_dir: Path) -> dict[str, bytes]:
+def companion_files(source: Tree, companions: Sequence[str], base: Tree) -> dict[str, bytes]:
     """Config, generation config, tokenizer and processor files by name, from the checkpoint where it has them, else from the base.
 
     Raises:
         CheckpointError: There is no config.json of a model, or a file is a link out of the checkpoint.
     """
-    folders = [*companions, base_dir]
+    folders = [*((source, companion) for companion in companions), (base, "")]
     files: dict[str, bytes] = {}
-    for folder in folders:
-        content = _read(folder, CONFIG, trusted=folder is base_dir)
-        if content is not None and "model_type" in parse_config(content, folder / CONFIG):
-            files[CONFIG] = content
-            break
+    for tree, under in folders:
+        if CONFIG in tree.files(under):
+            content = read_small(tree, join(under, CONFIG))
+            if "model_type" in parse_json(content, at(tree, join(under, CONFIG))):
+                files[CONFIG] = content
+                break
     else:
-        raise refused(base_dir, "has no config.json of a model, nor has the checkpoint", next_move="give the base model's folder")
-    _take(files, folders, base_dir, (GENERATION_CONFIG,), (GENERATION_CONFIG,))
-    _take(files, folders, base_dir, TOKENIZER_FILES[:2], TOKENIZER_FILES)
-    _take(files, folders, base_dir, PROCESSOR_FILES[:2], PROCESSOR_FILES)
+        raise refused(base.name, "has no config.json of a model, nor has the checkpoint", next_move="give the base model's folder")
+    _take(files, folders, (GENERATION_CONFIG,), (GENERATION_CONFIG,))
+    _take(files, folders, TOKENIZER_FILES[:2], TOKENIZER_FILES)
+    _take(files, folders, PROCESSOR_FILES[:2], PROCESSOR_FILES)
     return files
 
 
-def _take(files: dict[str, bytes], folders: Sequence[Path], base_dir: Path, signs: Iterable[str], names: Iterable[str]) -> None:
+def _take(files: dict[str, bytes], folders: Sequence[tuple[Tree, str]], signs: Iterable[str], names: Iterable[str]) -> None:
     """Add the files `names` of the first folder that has one of `signs`."""
-    for folder in folders:
-        if any((folder / sign).is_file() for sign in signs):
-            for name in names:
-                content = _read(folder, name, trusted=folder is base_dir)
-                if content is not None:
-                    files[name] = content
+    for tree, under in folders:
+        there = tree.files(under)
+        if any(sign in there for sign in signs):
+            files.update((name, read_small(tree, join(under, name))) for name in names if name in there)
             return
-
-
-def _read(folder: Path, name: str, *, trusted: bool) -> bytes | None:
-    path = folder / name
-    if not path.is_file():
-        return None
-    if not trusted and not path.resolve().is_relative_to(folder.resolve()):  # a base from a hub cache is made of links
-        raise refused(path, "is a link that leads out of the checkpoint")
-    if path.stat().st_size > _MAX_FILE:
-        raise refused(path, f"has {path.stat().st_size} bytes, at most {_MAX_FILE} expected")
-    return path.read_bytes()
-
-
-def parse_config(content: bytes, path: Path) -> dict[str, Any]:
-    """config.json as a dict; CheckpointError if it is none."""
-    try:
-        value = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise refused(path, f"is no JSON ({error})") from error
-    if not isinstance(value, dict):
-        raise refused(path, "is no JSON object")
-    return value
 
 
 def ties_embeddings(config: dict[str, Any]) -> bool:
@@ -101,11 +79,13 @@ def ties_embeddings(config: dict[str, Any]) -> bool:
 
 def tied_pair(tensors: Iterable[Tensor]) -> tuple[Tensor, Tensor] | None:
     """The (head, embedding) that a model may tie, None if the checkpoint has not both, or several embeddings."""
-    by_name = {tensor.name: tensor for tensor in tensors}
-    embeddings = [tensor for name, tensor in by_name.items() if name == _EMBEDDING or name.endswith("." + _EMBEDDING)]
-    if HEAD not in by_name or len(embeddings) != 1:
-        return None
-    return by_name[HEAD], embeddings[0]
+    heads, embeddings = [], []
+    for tensor in tensors:
+        if tensor.name in HEADS:
+            heads.append(tensor)
+        elif tensor.name == _EMBEDDING or tensor.name.endswith("." + _EMBEDDING):
+            embeddings.append(tensor)
+    return (heads[0], embeddings[0]) if len(heads) == len(embeddings) == 1 else None
 
 
 def adapt_config(content: bytes, *, untie: bool, dtype: DType | None) -> bytes:
@@ -130,31 +110,67 @@ def adapt_config(content: bytes, *, untie: bool, dtype: DType | None) -> bytes:
     return (json.dumps(changed, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def check_against_base(tensors: Sequence[Tensor], base_dir: Path, where: Path) -> None:
+def check_shapes(tensors: Iterable[Tensor], config: dict[str, Any], where: str) -> None:
+    """Compare embedding, head and number of layers with what `config` says; what it does not say is not checked.
+
+    Raises:
+        CheckpointError: They differ.
+    """
+    text = config["text_config"] if isinstance(config.get("text_config"), dict) else config
+    vocabulary, hidden, layers = (text.get(key) for key in ("vocab_size", "hidden_size", "num_hidden_layers"))
+    faults, seen = [], set()
+    for tensor in tensors:
+        if tensor.name in HEADS or tensor.name == _EMBEDDING or tensor.name.endswith("." + _EMBEDDING):
+            expected = (vocabulary or tensor.shape[0], hidden or tensor.shape[-1]) if len(tensor.shape) == 2 else ()
+            if tensor.shape != expected:
+                faults.append(f"{tensor.name} is {list(tensor.shape)}, the config says {vocabulary} tokens of {hidden}")
+        if match := _LAYER.match(tensor.name):
+            seen.add(int(match[1]))
+    if seen and type(layers) is int and seen != set(range(layers)):
+        faults.append(f"layers {_ranges(sorted(seen))} are there, the config says {layers}")
+    if faults:
+        raise refused(
+            where, "does not fit its config.json", found="; ".join(faults), next_move="give the config of the model that was trained"
+        )
+
+
+def _ranges(numbers: list[int]) -> str:
+    return f"{numbers[0]}-{numbers[-1]} ({len(numbers)})"
+
+
+def check_against_base(tensors: Sequence[Tensor], base: Mapping[str, Entry], base_name: str, where: str, *, needed: bool = False) -> None:
     """Compare names and shapes with the base model's own safetensors; the head may be on one side only.
 
     A base without safetensors says nothing. A checkpoint that names its tensors in another way than the base is taken as it is, and the
     log says so.
 
+    Args:
+        needed: The shapes of `tensors` are only what their parts suggest: without a base that confirms them they are refused.
+
     Raises:
         CheckpointError: Tensors are missing, extra or of another shape.
     """
-    base = {name: entry.shape for name, (_, entry) in read_folder(base_dir).items()}
+    shapes = {name: entry.shape for name, entry in base.items()}
     ours = {tensor.name: tensor.shape for tensor in tensors}
-    if not base:
+    common = shapes.keys() & ours.keys()
+    if not shapes or len(common) < _SAME_NAMING * min(len(shapes), len(ours)):
+        if needed:
+            raise refused(
+                where,
+                "does not record whole shapes, and the base does not tell them",
+                next_move="give the base model with its safetensors (--base)",
+            )
+        if shapes:
+            _log.warning("%s names its tensors in another way than %s; they are taken as they are", where, base_name)
         return
-    common = base.keys() & ours.keys()
-    if len(common) < _SAME_NAMING * min(len(base), len(ours)):
-        _log.warning("%s names its tensors in another way than %s; they are taken as they are", where, base_dir)
-        return
-    faults = [f"{name} is missing" for name in sorted(base.keys() - ours.keys() - {HEAD})]
-    faults += [f"{name} is not in the base" for name in sorted(ours.keys() - base.keys() - {HEAD})]
-    faults += [f"{name} is {list(ours[name])}, in the base {list(base[name])}" for name in sorted(common) if ours[name] != base[name]]
+    faults = [f"{name} is missing" for name in sorted(shapes.keys() - ours.keys() - set(HEADS))]
+    faults += [f"{name} is not in the base" for name in sorted(ours.keys() - shapes.keys() - set(HEADS))]
+    faults += [f"{name} is {list(ours[name])}, in the base {list(shapes[name])}" for name in sorted(common) if ours[name] != shapes[name]]
     if faults:
         more = f"; and {len(faults) - 10} more" if len(faults) > 10 else ""
         raise refused(
             where,
-            f"does not hold the tensors of the base model in {base_dir}",
+            f"does not hold the tensors of the base model in {base_name}",
             found="; ".join(faults[:10]) + more,
             next_move="give the base model that this training started from",
         )

@@ -279,6 +279,9 @@ class _Machine:
 
     def call(self) -> None:
         args, function = self.stack.pop(), self.stack.pop()
+        if isinstance(function, Record) and function.kind == "__builtin__.getattr" and isinstance(args, tuple):
+            self.stack.append(Record("attribute", args))  # protocol 2 restores an enum's members by a method of it; here it stays a record
+            return
         if not isinstance(function, Name) or not isinstance(args, tuple):
             raise self.refused(f"calls {describe(function)}")
         if function.full == "collections.OrderedDict" and not args:
@@ -288,6 +291,8 @@ class _Machine:
 
     def build(self) -> None:
         state, target = self.stack.pop(), self.stack[-1]
+        if isinstance(target, dict) and isinstance(state, dict):  # attributes of a module's state dict (_metadata): nothing of the model's
+            return
         if not isinstance(target, Record) or target.state is not None:
             raise self.refused(f"sets the state of {describe(target)}")
         target.state = state

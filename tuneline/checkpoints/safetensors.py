@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from tuneline.checkpoints.blobs import FileBlob
 from tuneline.checkpoints.refusal import refused
-from tuneline.checkpoints.tensors import BY_CODE, DType
+from tuneline.checkpoints.tensors import BY_CODE, MAX_DIMENSIONS, MAX_EXTENT, Blob, DType
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -87,10 +87,11 @@ def plan_shards(items: Sequence[Item], max_shard_bytes: int) -> list[Shard]:
         filled += item.nbytes
     count = len(groups)
     files = [SINGLE] if count == 1 else [f"model-{number:05d}-of-{count:05d}.safetensors" for number in range(1, count + 1)]
-    return [_shard(file, group) for file, group in zip(files, groups, strict=True)]
+    return [one_shard(file, group) for file, group in zip(files, groups, strict=True)]
 
 
-def _shard(file: str, group: list[Item]) -> Shard:
+def one_shard(file: str, group: Sequence[Item]) -> Shard:
+    """One file with all of `group`."""
     ordered = tuple(sorted(group, key=lambda item: (-item.dtype.size, item.name)))
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     at = 0
@@ -120,35 +121,38 @@ class Entry:
     end: int
 
 
-def read_header(path: Path) -> dict[str, Entry]:
-    """The tensors in a safetensors file by name.
+def read_header(blob: Blob) -> tuple[dict[str, Entry], dict[str, Any]]:
+    """(the tensors by name, the metadata) in the header of a safetensors file.
 
     Raises:
         CheckpointError: The header is malformed, or its tensors do not fill the file exactly.
     """
-    blob = FileBlob(path)
+    where = blob.name
+    if blob.size < 8:
+        raise refused(where, f"is no safetensors file ({blob.size} bytes)")
+    (length,) = struct.unpack("<Q", _read(blob, 0, 8))
+    if length > min(MAX_HEADER_BYTES, blob.size - 8):
+        raise refused(where, f"is no safetensors file, or is cut short (a header of {length} bytes in a file of {blob.size})")
     try:
-        if blob.size < 8:
-            raise refused(path, f"is no safetensors file ({blob.size} bytes)")
-        (length,) = struct.unpack("<Q", blob.read(0, 8))
-        if length > min(MAX_HEADER_BYTES, blob.size - 8):
-            raise refused(path, f"is no safetensors file, or is cut short (a header of {length} bytes in a file of {blob.size})")
-        text = blob.read(8, length)
-    finally:
-        blob.close()
-    try:
-        header = json.loads(text, object_pairs_hook=_unique)
+        header = json.loads(_read(blob, 8, length), object_pairs_hook=_unique)
         entries = {name: _entry(value, 8 + length) for name, value in header.items() if name != "__metadata__"}
+        metadata = dict(header.get("__metadata__", {}))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise refused(path, f"has a malformed header ({error})") from error
+        raise refused(where, f"has a malformed header ({error})") from error
     at = 8 + length
     for name, entry in sorted(entries.items(), key=lambda item: (item[1].start, item[1].end)):
         if entry.start != at or entry.end - entry.start != math.prod(entry.shape) * entry.dtype.size:
-            raise refused(path, f"has a hole, an overlap or a wrong size at {name!a}")
+            raise refused(where, f"has a hole, an overlap or a wrong size at {name!a}")
         at = entry.end
     if at != blob.size:
-        raise refused(path, f"has {blob.size} bytes, its header describes {at}")
-    return entries
+        raise refused(where, f"has {blob.size} bytes, its header describes {at}")
+    return entries, metadata
+
+
+def _read(blob: Blob, offset: int, length: int) -> bytes:
+    content = bytearray(length)
+    blob.read_into(offset, memoryview(content))
+    return bytes(content)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -161,48 +165,24 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _entry(value: Any, base: int) -> Entry:
     start, end = value["data_offsets"]
     shape = tuple(value["shape"])
-    if any(type(number) is not int or number < 0 for number in (start, end, *shape)):
-        raise ValueError("an offset or extent is no natural number")
+    if len(shape) > MAX_DIMENSIONS or any(type(number) is not int or not 0 <= number <= MAX_EXTENT for number in (start, end, *shape)):
+        raise ValueError("an offset or extent is no natural number, or too large")
     return Entry(BY_CODE[value["dtype"]], shape, base + start, base + end)
 
 
 def read_tensor(path: Path, name: str) -> npt.NDArray[Any]:
-    """One tensor of a file; bfloat16 as uint16 and fp8 as uint8, bits unchanged.
+    """One tensor of a file on a disk; bfloat16 as uint16 and fp8 as uint8, bits unchanged.
 
     Raises:
         CheckpointError: The file is malformed or has no such tensor.
     """
-    entries = read_header(path)
-    if name not in entries:
-        raise refused(path, f"has no tensor {name!a}", choices=sorted(entries)[:20])
-    entry = entries[name]
     blob = FileBlob(path)
     try:
+        entries, _ = read_header(blob)
+        if name not in entries:
+            raise refused(path, f"has no tensor {name!a}", choices=sorted(entries)[:20])
+        entry = entries[name]
         data = blob.read(entry.start, entry.end - entry.start)
     finally:
         blob.close()
     return np.frombuffer(data, dtype=np.dtype(_NUMPY[entry.dtype.code])).reshape(entry.shape)
-
-
-def read_folder(folder: Path) -> dict[str, tuple[Path, Entry]]:
-    """Every tensor of a Hugging Face folder with the file that holds it; empty where it has no safetensors.
-
-    Raises:
-        CheckpointError: The index and the files disagree.
-    """
-    index = folder / INDEX
-    if not index.is_file():
-        single = folder / SINGLE
-        return {name: (single, entry) for name, entry in read_header(single).items()} if single.is_file() else {}
-    try:
-        weight_map: dict[str, str] = dict(json.loads(index.read_bytes())["weight_map"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise refused(index, f"is no index of safetensors ({error})") from error
-    found: dict[str, tuple[Path, Entry]] = {}
-    for file in sorted(set(weight_map.values())):
-        if Path(file).name != file:
-            raise refused(index, "names a file outside its folder", found=ascii(file))
-        found.update((name, (folder / file, entry)) for name, entry in read_header(folder / file).items())
-    if {name: path.name for name, (path, _) in found.items()} != weight_map:
-        raise refused(index, "does not say what its files hold")
-    return found

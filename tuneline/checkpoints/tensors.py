@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from tuneline.checkpoints.disk import Bytes, Room
+
 #: Bounds on what a checkpoint may claim, far above any model: they keep arithmetic and error texts small.
 MAX_DIMENSIONS = 16
 MAX_EXTENT = 1 << 40
@@ -66,8 +68,18 @@ class Blob(Protocol):
     def size(self) -> int:
         """Bytes."""
 
+    @property
+    def version(self) -> str:
+        """Another one if the bytes were changed: what a file's time or an object's generation tells."""
+
     def read_into(self, offset: int, out: memoryview) -> None:
         """Fill `out` from `offset` on; CheckpointError if the bytes end before that."""
+
+    def fetch(self, offset: int, length: int, room: Room) -> Bytes:
+        """`length` bytes from `offset` on, valid until `room` is used again; CheckpointError if the bytes end before that."""
+
+    def expect(self, offset: int, length: int) -> None:
+        """`length` bytes from `offset` on will be fetched soon, in the order in which they are expected."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -28,10 +28,21 @@ def find(recipe: str) -> Path:
 
 
 def defaults(path: Path) -> dict[str, Any]:
-    """The parameter values that the compiled pipeline carries."""
-    document = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    inputs = document["root"]["inputDefinitions"]["parameters"]
-    return {name: definition["defaultValue"] for name, definition in inputs.items()}
+    """The parameter values that the compiled pipeline carries.
+
+    Raises:
+        SpecError: If the file is no pipeline of ours.
+    """
+    try:
+        document = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        inputs = document["root"]["inputDefinitions"]["parameters"]
+        values = {name: definition["defaultValue"] for name, definition in inputs.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError, RecursionError) as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise SpecError([f"recipe {str(path)!r}: no pipeline that compile.py made ({type(error).__name__}: {reason})"]) from error
+    if "output_root" not in values:
+        raise SpecError([f"recipe {str(path)!r}: no pipeline that compile.py made (it takes no output_root)"])
+    return values
 
 
 def assignments(values: Sequence[str]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import sys
 
 import click
@@ -11,7 +12,7 @@ from tuneline import __version__
 from tuneline.core.errors import SpecError, TunelineError
 
 #: Command -> module of tuneline.cli whose `command` it is, in the order of --help.
-COMMANDS = {"run": "run", "params": "params", "audit": "audit"}
+COMMANDS = {"run": "run", "params": "params", "convert": "convert", "check-weights": "check_weights", "audit": "audit"}
 
 
 class Lazy(click.Group):
@@ -36,6 +37,9 @@ def group() -> None:
 
 def main() -> None:
     """Exit codes: 0 done, 1 failed, 2 refused before anything started, 130 interrupted."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # signs that a terminal's encoding lacks are no reason to end a run
+            stream.reconfigure(errors="backslashreplace")
     try:
         sys.exit(group.main(standalone_mode=False))
     except SpecError as error:

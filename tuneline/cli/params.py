@@ -7,6 +7,7 @@ import json
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from tuneline.config.spec import RunSpec, describe
 
@@ -24,5 +25,6 @@ def command(as_json: bool) -> None:
         return
     table = Table("parameter", "default", "meaning", "type", box=None)
     for name, row in rows.items():
-        table.add_row(name, repr(row["default"]), str(row["meaning"]), str(row["type"]))
+        # As text: in a string rich takes [...] for its own.
+        table.add_row(*map(Text, (name, repr(row["default"]), str(row["meaning"]), str(row["type"]))))
     Console().print(table)

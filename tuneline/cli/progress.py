@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +35,8 @@ class Events:
                 if not line.endswith(b"\n"):
                     return
                 self._offset += len(line)
-                yield json.loads(line)
+                with contextlib.suppress(ValueError):  # a full disk cuts a line, and the next one is joined to it
+                    yield json.loads(line)
 
 
 class View:

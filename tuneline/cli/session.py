@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 from tuneline.core.clock import SYSTEM, Clock, Deadline
-from tuneline.core.errors import ClusterError
+from tuneline.core.errors import ClusterError, SpecError
 from tuneline.core.log import EVENTS_VARIABLE
 
 SESSION_VARIABLE = "TUNELINE_SESSION"
@@ -40,12 +40,22 @@ class Session:
 
     @classmethod
     def create(cls, root: Path) -> Session:
+        """A new session in the store at `root`.
+
+        Raises:
+            SpecError: If nothing can be written there, or to the folder for temporary files.
+        """
         identity = time.strftime("%Y%m%d-%H%M%S-", time.gmtime(SYSTEM.now())) + secrets.token_hex(4)
         folder = root / "sessions" / identity
-        folder.mkdir(parents=True)
-        (folder / "pid").write_text(str(os.getpid()))
-        base = tempfile.gettempdir() if len(tempfile.gettempdir()) < 20 else "/tmp"
-        return cls(identity, folder, Path(tempfile.mkdtemp(prefix="tl-s-", dir=base)))
+        try:
+            folder.mkdir(parents=True)
+            (folder / "pid").write_text(str(os.getpid()))
+            base = tempfile.gettempdir() if len(tempfile.gettempdir()) < 20 else "/tmp"
+            return cls(identity, folder, Path(tempfile.mkdtemp(prefix="tl-s-", dir=base)))
+        except OSError as error:
+            raise SpecError(
+                [f"output_root={str(root)!r}: {error.strerror}: {error.filename}; choose another folder with --store"]
+            ) from error
 
     @property
     def events(self) -> Path:
@@ -69,6 +79,9 @@ class Session:
             EVENTS_VARIABLE: str(self.events),
             "TMPDIR": str(self.temporary),
             "PYTHONUNBUFFERED": "1",
+            # kfp.local decodes what tasks print by its own locale, and a task may print any character.
+            "PYTHONUTF8": "1",
+            "PYTHONIOENCODING": "utf-8:backslashreplace",
         }
 
     def processes(self) -> list[psutil.Process]:

@@ -94,14 +94,27 @@ def _folders(spec: RunSpec) -> Iterator[Fault]:
         value = getattr(spec, name)
         if os.path.isabs(value) and not os.path.isdir(value):
             yield ((name,), f"{name}={value!r}: no such folder")
+        elif spec.output_root and os.path.isabs(value) and _lies_in(spec.output_root, value):
+            yield (
+                (name, "output_root"),
+                f"{name}={value!r} holds output_root={spec.output_root!r}, whose content would be staged with it and grow with every run; "
+                "choose an output_root (--store) outside of it",
+            )
     if spec.train_code_uri and not os.path.isabs(spec.train_code_uri):
         yield (("train_code_uri",), f"train_code_uri={spec.train_code_uri!r}: must be an absolute folder")
     if spec.infra_platform == "local" and spec.output_root and not os.path.isabs(spec.output_root):
         yield (("output_root",), f"output_root={spec.output_root!r}: must be an absolute folder")
 
 
+def _lies_in(path: str, folder: str) -> bool:
+    """Whether `path` is `folder` or below it, symbolic links followed."""
+    path, folder = os.path.realpath(path), os.path.realpath(folder)
+    return os.path.commonpath([path, folder]) == folder
+
+
 def _local(spec: RunSpec) -> Iterator[Fault]:
-    # kfp.local replaces every 'python3' in a task's arguments by the interpreter's path.
+    # kfp.local replaces every 'python3' in a task's arguments by the interpreter's path; every runner of pipelines fills placeholders in.
     for name, value in vars(spec).items():
-        if isinstance(value, str) and "python3" in value:
-            yield ((name,), f"{name}={value!r}: may not contain 'python3', which the local pipeline runner rewrites; choose another name")
+        for text in ("python3", "{{$"):
+            if isinstance(value, str) and text in value:
+                yield ((name,), f"{name}={value!r}: may not contain {text!r}, which the pipeline runner rewrites; choose another name")

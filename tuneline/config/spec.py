@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from tuneline.config import rules
 from tuneline.core.errors import SpecError
@@ -89,7 +89,7 @@ class RunSpec(BaseModel):
     train_generation_memory: float = _field(0.6, "Part of a GPU's memory that generating may fill.", "", gt=0, le=0.95)
     train_offload: bool = _field(False, "Keep weights and optimizer in CPU memory while generating.")
     train_lora_rank: int = _field(0, "Rank of LoRA adapters; 0 trains every weight.", "", ge=0, le=512)
-    train_prompt_tokens: int = _field(512, "Longest prompt; a longer one is refused when staging.", "tokens", ge=1, le=1_048_576)
+    train_prompt_tokens: int = _field(512, "Longest prompt; a longer one is refused before the first step.", "tokens", ge=1, le=1_048_576)
     train_response_tokens: int = _field(512, "Longest completion.", "tokens", ge=1, le=1_048_576)
     train_temperature: float = _field(1.0, "Sampling temperature of the rollouts.", "", gt=0, le=10)
     train_kl_coef: float = _field(0.0, "Weight of the KL term against the base model; 0 trains without a reference.", "", ge=0, le=10)
@@ -123,6 +123,14 @@ class RunSpec(BaseModel):
     )
     ops_rerun_token: Text = _field("", "Any new text makes cached tasks run again.")
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        # YAML reads yes and on as true, which pydantic would take for 1.
+        if isinstance(value, bool) and cls.model_fields[info.field_name or ""].annotation is not bool:
+            raise ValueError("true and false are no numbers")
+        return value
+
     @classmethod
     def build(cls, parameters: Mapping[str, Any]) -> RunSpec:
         """The spec of these parameters; those not named take their defaults.
@@ -139,7 +147,7 @@ class RunSpec(BaseModel):
             for item in error.errors():
                 name = str(item["loc"][0])
                 faulty.add(name)
-                faults.append(f"{name}={known[name]!r}: {_wanted(name, item['msg'])}")
+                faults.append(f"{name}={_shown(known[name])}: {_wanted(name, item['msg'])}")
             # Converted like a valid set, so that rules compare numbers with numbers; a faulty one stands at its default.
             spec = cls(**{name: value for name, value in known.items() if name not in faulty})
         faults += [fault for names, fault in rules.check(spec) if not faulty.intersection(names)]
@@ -183,7 +191,9 @@ def describe(name: str) -> str:
 
 def _type_name(name: str) -> str:
     annotation = RunSpec.model_fields[name].annotation
-    return "str" if get_origin(annotation) is Literal else getattr(annotation, "__name__", "str")
+    if get_origin(annotation) is Literal:
+        return type(get_args(annotation)[0]).__name__
+    return getattr(annotation, "__name__", "str")
 
 
 def parameter_type(name: str) -> str:
@@ -193,6 +203,11 @@ def parameter_type(name: str) -> str:
 
 def _wanted(name: str, message: str) -> str:
     return f"must be {describe(name)}" if name in RunSpec.model_fields else message
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:100]}...{text[-20:]} ({len(text)} characters)"
 
 
 def _unknown(name: str) -> str:

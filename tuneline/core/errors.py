@@ -82,6 +82,12 @@ class ClusterError(TunelineError):
     code = "TL300"
 
 
+class SlowNetwork(ClusterError):
+    """GPUs that reach each other far more slowly than their machine can, or not at all."""
+
+    code = "TL310"
+
+
 class JobError(TunelineError):
     """A training job that ended badly."""
 

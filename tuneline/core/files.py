@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
+import platform
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from tuneline.core.clock import SYSTEM, Clock
+from tuneline.core.errors import StoreError
+
+#: Seconds for which a scratch folder that nothing was written to stays, also when its process is gone.
+SCRATCH_SECONDS = 3600
+
+_SCRATCH = re.compile(r"\..+\.(?P<host>[0-9a-f]{8})-(?P<pid>\d{1,7})-[0-9a-f]{8}\.tmp")
 
 
 def fsync_path(path: Path) -> None:
@@ -67,20 +78,79 @@ def create_only(path: Path, data: bytes) -> bool:
 
 
 def read_json(path: Path) -> Any:
-    """The value in a JSON file."""
-    return json.loads(path.read_text(encoding="utf-8"))
+    """The value in a JSON file.
+
+    Raises:
+        FileNotFoundError: If there is none.
+        StoreError: If it holds anything else.
+    """
+    data = path.read_bytes()
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{path} is no JSON", found=str(error), next_move="restore it from a copy, or move it away") from error
+
+
+def make_dir(folder: Path) -> None:
+    """Make a folder and those above it; one that is there stays.
+
+    Raises:
+        StoreError: If something else is in the way, or the disk refuses.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(
+            "a folder cannot be made",
+            asked=str(folder),
+            found=f"{error.filename}: {error.strerror}",
+            next_move="move away what is there, or give another store",
+        ) from error
 
 
 @contextlib.contextmanager
-def scratch_dir(parent: Path, name: str = "scratch") -> Iterator[Path]:
-    """A fresh folder in `parent` that is gone when the block ends, unless it was published."""
-    parent.mkdir(parents=True, exist_ok=True)
-    folder = _temporary(parent / name)
-    folder.mkdir()
+def scratch_dir(parent: Path, name: str = "scratch", clock: Clock = SYSTEM) -> Iterator[Path]:
+    """A fresh folder in `parent` that is gone when the block ends, unless it was published.
+
+    What killed processes of this host left in `parent` more than SCRATCH_SECONDS ago is removed first.
+
+    Raises:
+        StoreError: If none can be made there.
+    """
+    folder = parent / f".{name}.{_host()}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    _sweep_scratch(parent, clock.now())
+    make_dir(folder)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _host() -> str:
+    """8 hex characters of this host's name: stores are shared, and a process id says nothing on another host."""
+    return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
+
+
+def _sweep_scratch(parent: Path, now: float) -> None:
+    for folder in parent.glob(".*.tmp"):
+        named = _SCRATCH.fullmatch(folder.name)
+        if named is None or named["host"] != _host() or _is_running(int(named["pid"])) or folder.is_symlink():
+            continue
+        # Another process may be removing the same folder.
+        with contextlib.suppress(OSError):
+            if now - max(path.lstat().st_mtime for path in (folder, *folder.rglob("*"))) > SCRATCH_SECONDS:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_running(pid: int) -> bool:
+    """Whether a process has this id: perhaps another one than had it before."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def publish(folder: Path, final: Path) -> bool:

@@ -64,7 +64,7 @@ def summary(series: Sequence[Row]) -> dict[str, float]:
         best = max(rewards, key=lambda point: point[1])
         figures |= {"reward_first": rewards[0][1], "reward_last": rewards[-1][1], "reward_best": best[1], "reward_best_step": int(best[0])}
     if scores:
-        figures |= {"eval_first": scores[0][1], "eval_last": scores[-1][1], "eval_gain": scores[-1][1] - scores[0][1]}
+        figures |= {"eval_first": scores[0][1], "eval_last": scores[-1][1], "eval_gain": round(scores[-1][1] - scores[0][1], 6)}
     timed = [row for row in series if "step_time" in row and "tokens_per_s" in row]
     if timed:
         figures["tokens"] = round(sum(row["step_time"] * row["tokens_per_s"] for row in timed))

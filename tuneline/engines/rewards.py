@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
+import reprlib
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -40,7 +41,7 @@ def load_reward(name: str, code_dir: str = "") -> Reward:
     importlib.invalidate_caches()
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise StagingError(
             f"reward module {module_name!r} cannot be imported: {type(error).__name__}: {error}",
             asked=name,
@@ -80,11 +81,15 @@ def checked(name: str, reward: Reward) -> Reward:
     """
 
     def call(completions: Sequence[str], ground_truths: Sequence[str]) -> list[float]:
-        result = reward(completions, ground_truths)
+        # Copies: a user's function may empty the lists that it is given.
+        try:
+            result = reward(list(completions), list(ground_truths))
+        except SystemExit as error:  # Ray would take it for a worker that was told to go
+            raise JobError(f"reward {name!r} called sys.exit({error.code!r})", next_move="let it raise an error instead") from error
         try:
             values = [float(value) for value in result]
         except (TypeError, ValueError) as error:
-            raise JobError(f"reward {name!r} returned {result!r}", asked="one number a completion") from error
+            raise JobError(f"reward {name!r} returned {reprlib.repr(result)}", asked="one number a completion") from error
         if len(values) != len(completions) or not all(math.isfinite(value) for value in values):
             raise JobError(
                 f"reward {name!r} must return one finite number a completion",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+from tuneline.core.errors import StagingError
 
 #: Tokens (prompt and longest completion) in one forward and backward pass of one worker; a longer batch is accumulated.
 MICRO_BATCH_TOKENS = 16_384
@@ -37,3 +39,19 @@ def accumulation(completions: int, tokens: int) -> int:
     """
     fitting = max(1, MICRO_BATCH_TOKENS // tokens)
     return next(pieces for pieces in range(1, completions + 1) if completions % pieces == 0 and completions // pieces <= fitting)
+
+
+def refuse_long_prompts(split: str, lengths: Sequence[int], limit: int) -> None:
+    """Prove that every prompt of a split, `lengths` tokens each in order of rows, is within train_prompt_tokens.
+
+    Raises:
+        StagingError: If one is longer.
+    """
+    long = [row for row, length in enumerate(lengths) if length > limit]
+    if long:
+        raise StagingError(
+            f"{len(long)} of {len(lengths)} {split} prompts are longer than train_prompt_tokens",
+            asked=f"at most {limit} tokens",
+            found=f"{max(lengths)} tokens at most, {lengths[long[0]]} in {split} row {long[0]}",
+            next_move="raise train_prompt_tokens, or take these rows out of the data set",
+        )

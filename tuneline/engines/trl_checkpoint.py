@@ -139,7 +139,7 @@ def load_optimizer(folder: Path, model: torch.nn.Module, optimizer: torch.optim.
         state = {}
         for part in parts:
             entry = metadata[f"{name}.{part}"]
-            # AdamW keeps `step` on the CPU and the moments beside their parameter.
+            # This AdamW keeps `step` on the CPU and the moments beside their parameter.
             state[part] = torch.empty(
                 tuple(entry.size), dtype=entry.properties.dtype, device=parameter.device if len(entry.size) else "cpu"
             )

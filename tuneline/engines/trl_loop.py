@@ -25,7 +25,7 @@ from tuneline.core.names import sha256_text
 from tuneline.engines import trl_checkpoint
 from tuneline.engines.metrics import FROM_TRL
 from tuneline.engines.rewards import Reward, load_reward
-from tuneline.engines.schedule import accumulation, prompts_of_steps
+from tuneline.engines.schedule import accumulation, prompts_of_steps, refuse_long_prompts
 
 _EVAL_ROWS = 128
 
@@ -75,17 +75,20 @@ class Trainer(GRPOTrainer):
         if resume:
             state = json.loads((Path(resume) / "trainer_state.json").read_text(encoding="utf-8"))
             self.resume_step, self.tokens_before = state["global_step"], state["num_input_tokens_seen"]
-        self.test_rows = read_rows(Path(inputs["dataset_dir"]) / "test.parquet")
+        train_rows, self.test_rows = (read_rows(Path(inputs["dataset_dir"]) / f"{split}.parquet") for split in ("train", "test"))
         tokenizer = AutoTokenizer.from_pretrained(inputs["base_dir"], padding_side="left")
         if tokenizer.chat_template is None:
             raise StagingError(f"the tokenizer in {inputs['base_dir']} has no chat template", next_move="use an instruction-tuned model")
+        for split, rows in (("train", train_rows), ("test", self.test_rows)):
+            prompts = tokenizer.apply_chat_template([row["prompt"] for row in rows], add_generation_prompt=True, return_dict=True)
+            refuse_long_prompts(split, [len(tokens) for tokens in prompts["input_ids"]], spec["train_prompt_tokens"])
         from datasets import Dataset
 
         super().__init__(
             model=inputs["base_dir"],
             reward_funcs=self._reward_of_trl,
             args=grpo_config(spec, inputs, dist.get_world_size()),
-            train_dataset=Dataset.from_list(read_rows(Path(inputs["dataset_dir"]) / "train.parquet")),
+            train_dataset=Dataset.from_list(train_rows),
             processing_class=tokenizer,
             callbacks=[_SaveSteps(spec["train_save_every"])],
         )
@@ -217,7 +220,7 @@ def grpo_config(spec: Mapping[str, Any], inputs: Mapping[str, Any], world_size: 
         beta=spec["train_kl_coef"],
         learning_rate=spec["train_learning_rate"],
         lr_scheduler_type="linear",
-        optim="adamw_torch_fused" if use_gpu else "adamw_torch",
+        optim="adamw_torch",
         seed=spec["train_seed"],
         data_seed=spec["train_seed"],
         use_cpu=not use_gpu,

@@ -67,9 +67,7 @@ def _fit(config: dict[str, Any]) -> None:
     try:
         trainer.fit()
     except Exception as error:
-        raise JobError(
-            f"training attempt {job_name} failed: {_cause(error)}", next_move="the lines above hold the worker's traceback"
-        ) from error
+        raise _failure(job_name, error) from error
     shutil.rmtree(scratch, ignore_errors=True)
 
 
@@ -80,12 +78,23 @@ def _train(config: dict[str, Any]) -> None:
     train(config)
 
 
-def _cause(error: BaseException) -> str:
-    """The last line of the innermost error."""
-    while error.__cause__ is not None:
-        error = error.__cause__
+def _failure(job_name: str, error: BaseException) -> JobError:
+    """The attempt's end, told by the innermost error: Ray wraps what a worker raised several times."""
+    while (inner := getattr(error, "cause", None) or error.__cause__) is not None:
+        error = inner
+    if isinstance(error, TunelineError):
+        return JobError(
+            f"training attempt {job_name} failed: {error.message}",
+            asked=error.asked,
+            found=error.found,
+            choices=error.choices,
+            next_move=error.next_move,
+        )
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+    return JobError(
+        f"training attempt {job_name} failed: {type(error).__name__}: {lines[-1] if lines else 'no message'}",
+        next_move="the lines above hold the worker's traceback",
+    )
 
 
 if __name__ == "__main__":

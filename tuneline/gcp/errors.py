@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from tuneline.core.errors import TunelineError
-from tuneline.gcp.faults import Fault, fault_of
+from tuneline.gcp.faults import Fault, fault_of, quota_in
 
 QUOTA_PAGE = "https://console.cloud.google.com/iam-admin/quotas"
 
@@ -164,6 +165,7 @@ def translated(what: str) -> Iterator[None]:
 
 def classify(fault: Fault, what: str = "") -> GoogleError:
     """The typed error of a fault (reference: reasons first, then HTTP status, then text, because 403 and 429 each mean several things)."""
+    fault = fault if fault.quota else replace(fault, quota=quota_in(fault.message))
     parts: dict[str, Any] = {"asked": what, "found": fault.message}
     text = " ".join((*fault.reasons, fault.message)).lower()
     reasons = [reason.upper() for reason in fault.reasons]

@@ -45,8 +45,7 @@ class Fault:
 
 def fault_of(error: Any) -> Fault:
     """The fault that an exception or a failed operation tells of."""
-    fault = _of_exception(error) if isinstance(error, BaseException) else _of_operation(error)
-    return fault if fault.quota else Fault(fault.status, fault.message, fault.reasons, _quota_in(fault.message), fault.lost)
+    return _of_exception(error) if isinstance(error, BaseException) else _of_operation(error)
 
 
 def _of_exception(error: BaseException) -> Fault:
@@ -138,7 +137,8 @@ def _quota_detail(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 yield ours, str(found[name])
 
 
-def _quota_in(message: str) -> dict[str, str]:
+def quota_in(message: str) -> dict[str, str]:
+    """Metric, limit and usage as far as a message tells them."""
     for pattern in _QUOTA_PATTERNS:
         if found := pattern.search(message):
             parts = found.groupdict()

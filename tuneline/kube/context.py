@@ -117,10 +117,6 @@ def _check(spec: RunSpec, facts: Facts, machine: Machine | None) -> None:
         faults.append("gpu_pool: the node pool of the workers is missing")
     if kind in ("autopilot", "a4x") and machine and not facts.resource_api:
         faults.append("resource_api: the cluster serves no resource.k8s.io, so RDMA interfaces cannot be claimed (GKE 1.34 or newer does)")
-    if kind == "a4x" and spec.gpu_provisioning == "spot":
-        faults.append("gpu_provisioning: the image is arm64 only, so the head is on an A4X node too, and it may never be on Spot")
-    if (kind == "a4x") != (machine is not None and machine.cpu_arch == "arm64"):
-        faults.append(f"gpu_machine: {spec.gpu_machine or 'no GPU'} does not go with infra_cluster_kind {kind}")
     if faults:
         raise RenderError("parameters and facts make no whole system: " + "; ".join(faults), next_move="give what is missing and run again")
 
@@ -128,12 +124,6 @@ def _check(spec: RunSpec, facts: Facts, machine: Machine | None) -> None:
 def _reservation(spec: RunSpec) -> dict[str, str]:
     """Name, project, block and sub-block of the reservation."""
     found = _RESERVATION.fullmatch(spec.gpu_reservation)
-    if spec.gpu_provisioning == "reservation" and spec.gpu_machine and not found:
-        raise RenderError(
-            f"gpu_reservation {spec.gpu_reservation!r} names no reservation",
-            choices=("NAME", "projects/P/reservations/NAME", "NAME/reservationBlocks/BLOCK"),
-            next_move="name the reservation, or choose another gpu_provisioning",
-        )
     parts = found.groupdict(default="") if found else {"name": "", "project": "", "block": "", "sub_block": ""}
     return {**parts, "project": parts["project"] or spec.infra_project}
 

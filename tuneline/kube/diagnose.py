@@ -133,7 +133,7 @@ def _unscheduled(pod: str, message: str) -> Cause:
         return Cause("volume", f"{pod} waits for a volume claim: {_one_line(message)}")
     if "resourceclaim" in message.lower() or "cannot allocate all claims" in message:
         return Cause("claim", f"{pod} waits for a device claim: {_one_line(message)}")
-    lacking = sorted(set(re.findall(r"Insufficient ([\w./-]+?)(?=[.,\s]|$)", message)))
+    lacking = sorted(set(re.findall(r"Insufficient ([\w/-]+(?:\.[\w/-]+)*)", message)))
     if lacking:
         return Cause("unschedulable", f"{pod} fits on no node: not enough {', '.join(lacking)} ({_one_line(message)})")
     taint = re.search(r"untolerated taint \{([^}]*)\}", message)

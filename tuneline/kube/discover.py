@@ -7,6 +7,8 @@ from tuneline.kube.facts import Operator
 from tuneline.kube.objects import list_
 
 _OPERATOR_LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/component")
+#: No pod of an operator is to be seen: it runs beside the control plane and comes through the konnectivity agents, or there is none.
+NO_OPERATOR = Operator("kube-system", {"k8s-app": "konnectivity-agent"})
 
 
 def resource_api(api: Api) -> str:
@@ -17,7 +19,7 @@ def resource_api(api: Api) -> str:
 def find_operator(api: Api) -> Operator:
     """Where the KubeRay operator runs, by its pod: Helm and GKE's add-on put it into different namespaces.
 
-    Without a pod of the operator (it runs beside the control plane), its connections come through the konnectivity agents.
+    NO_OPERATOR where no pod of one is there.
     """
     for pod in list_(api, "v1", "Pod"):
         metadata = pod["metadata"]
@@ -28,4 +30,4 @@ def find_operator(api: Api) -> Operator:
             return Operator(
                 metadata["namespace"], {name: value for name, value in metadata.get("labels", {}).items() if name != "pod-template-hash"}
             )
-    return Operator("kube-system", {"k8s-app": "konnectivity-agent"})
+    return NO_OPERATOR

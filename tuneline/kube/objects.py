@@ -17,6 +17,18 @@ _log = get_logger("kube")
 FIELD_MANAGER = "tuneline"
 OWNER_LABEL = ("managed-by", "tuneline")
 RUN_LABEL = "tuneline-run"
+#: What a run may have in a cluster, in the order in which it goes.
+RUN_KINDS = (
+    ("ray.io/v1", "RayJob"),
+    ("ray.io/v1", "RayCluster"),
+    ("v1", "Pod"),
+    ("resource.nvidia.com/v1beta1", "ComputeDomain"),
+    ("resource.k8s.io/v1", "ResourceClaimTemplate"),
+    ("resource.k8s.io/v1beta1", "ResourceClaimTemplate"),
+    ("cloud.google.com/v1", "ComputeClass"),
+    ("v1", "PersistentVolumeClaim"),
+    ("v1", "PersistentVolume"),
+)
 #: How long controllers get to finish a deletion before their finalizers are taken away.
 FINALIZER_GRACE_SECONDS = 300.0
 _POLL_SECONDS = 2.0
@@ -127,7 +139,9 @@ def apply_(api: Api, body: Mapping[str, Any]) -> Applied:
 def delete_(
     api: Api, refs: Iterable[Ref], deadline: Deadline, *, finalizer_grace: float = FINALIZER_GRACE_SECONDS, patch_finalizers: bool = True
 ) -> list[str]:
-    """Delete objects with their dependents and return only when all are gone.
+    """Delete objects and return only when all are gone.
+
+    Dependents go by garbage collection afterwards: a caller who must see them gone names them too (`refs_of_run` of RUN_KINDS does).
 
     Finalizers that are still there after `finalizer_grace` seconds are taken away, once, unless `patch_finalizers` is false.
 
@@ -167,8 +181,8 @@ def delete_(
     return patched
 
 
-def refs_of_run(api: Api, run_id: str, kinds: Iterable[tuple[str, str]]) -> list[Ref]:
-    """Every object of one run among these (apiVersion, kind), in all namespaces."""
+def refs_of_run(api: Api, run_id: str, kinds: Iterable[tuple[str, str]] = RUN_KINDS) -> list[Ref]:
+    """Every object of one run among these (apiVersion, kind), in their order, in all namespaces."""
     labels = dict([OWNER_LABEL]) | {RUN_LABEL: run_id}
     return [Ref.of(found) for api_version, kind in kinds for found in list_(api, api_version, kind, labels=labels)]
 
@@ -193,7 +207,7 @@ def _without_marks(body: Mapping[str, Any]) -> Object:
 def _delete(api: Api, ref: Ref) -> bool:
     """Ask for the deletion; False where there is nothing to delete."""
     try:
-        api.call("DELETE", api.path(ref), body={"propagationPolicy": "Foreground"}, about=f"delete {ref}")
+        api.call("DELETE", api.path(ref), body={"propagationPolicy": "Background"}, about=f"delete {ref}")
     except KindMissing:
         return False
     except ApiError as error:

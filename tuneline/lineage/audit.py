@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tuneline.config.store import KEPT
 from tuneline.core.clock import SYSTEM, Clock
-from tuneline.lineage.checks import WEIGHTY, check, locate
+from tuneline.lineage.checks import WEIGHTY, check, locate, was_found
 from tuneline.lineage.findings import AuditResult, FileState, Finding, NodeCheck, NodeState, Severity
 from tuneline.lineage.graph import ancestors, circle, copies, joined, without_twins
 from tuneline.lineage.model import KINDS, Artifact, Event, Execution, Graph, LineageStore, State, execution_id, is_sha256, normalize_uri
@@ -121,7 +121,7 @@ class _Walk:
     def _join(self, artifact: Artifact, statement: Statement) -> list[Artifact]:
         """Add what a sidecar tells and the store does not; say where the two contradict each other. Returns what is new."""
         same = [artifact, *copies(self.graph, artifact.id)]
-        recorded = any(item.id not in self.told for one in same for item in self.graph.producers(one.id))
+        recorded = not was_found(artifact) and any(item.id not in self.told for one in same for item in self.graph.producers(one.id))
         execution = self._execution_of(artifact, statement)
         new, missing = [], []
         for item in statement.dependencies:

@@ -22,7 +22,7 @@ from tuneline.lineage.digests import (
     quick_files,
 )
 from tuneline.lineage.findings import FileRow, FileState, Finding, NodeCheck, NodeState, Severity
-from tuneline.lineage.metadata import params_sha256
+from tuneline.lineage.metadata import params_sha256, sidecars
 from tuneline.lineage.model import Artifact
 from tuneline.lineage.sidecar import Statement, Subject
 
@@ -211,6 +211,11 @@ def _values(folder: Path, paths: Sequence[str], name: str) -> Sequence[str | Lin
         return values
 
 
+def was_found(artifact: Artifact) -> bool:
+    """Whether the store knows a folder only from tasks that found it with its sidecar: equal bytes, maybe of another chain."""
+    return "lineage_manifest" in artifact.metadata and not sidecars(artifact.metadata)
+
+
 def _against_record(artifact: Artifact, statement: Statement, folder: Path) -> Iterator[Finding]:
     """The sidecar against the artifact as the store has it."""
     if artifact.digest and not statement.digest:
@@ -226,10 +231,16 @@ def _against_record(artifact: Artifact, statement: Statement, folder: Path) -> I
         "lineage_step": statement.details.get("step", ""),
         "lineage_base_sha256": artifact.digest if artifact.kind == "base" else ", ".join(digests["base"]),
         "lineage_parent_sha256": ", ".join(digests["checkpoint"]),
-        "lineage_manifest_sha256": hashlib.sha256(statement.to_json()).hexdigest(),
     }
-    if "lineage_manifest_sha256" not in recorded:
-        # With it the sidecar is proved as a whole, and a later attempt that found it there may have recorded the artifact.
+    written, found = sidecars(recorded), hashlib.sha256(statement.to_json()).hexdigest()
+    if written and found not in written:
+        told_of["lineage_manifest_sha256"] = found
+    elif was_found(artifact):
+        del told_of["lineage_parent_sha256"]
+        what = f"{SIDECAR} was found there by the task that recorded the folder; the record of the task that wrote it is lost"
+        yield Finding(Severity.INCOMPLETE, str(folder), what, "give the store of the run that made it")
+    elif not written:
+        # A sidecar that was sealed is proved as a whole, and a later attempt that found it there may have recorded the artifact.
         told_of |= {
             "lineage_run": statement.run_id,
             "lineage_task": statement.task,

@@ -15,6 +15,29 @@ SCHEMA = "1"
 METADATA_BYTES = 4096
 
 
+#: Key of a sidecar's sha256, and of those of sidecars that later executions wrote to the same place after its folder was gone.
+SIDECAR_KEY, LATER_SIDECARS_KEY = "lineage_manifest_sha256", "lineage_manifest_sha256_later"
+
+#: How many of the later ones are kept, the newest.
+LATER_SIDECARS = 16
+
+
+def sidecars(metadata: Mapping[str, str]) -> list[str]:
+    """The sha256 of every sidecar that an execution wrote for an artifact; the first first, then the newest."""
+    later = metadata.get(LATER_SIDECARS_KEY, "").split(", ")
+    return [value for value in (metadata.get(SIDECAR_KEY, ""), *later) if value]
+
+
+def with_sidecar(metadata: Mapping[str, str], sha256: str) -> dict[str, str]:
+    """Metadata that accept one more sidecar."""
+    known = sidecars(metadata)
+    if sha256 in known:
+        return dict(metadata)
+    if SIDECAR_KEY not in metadata:
+        return {**metadata, SIDECAR_KEY: sha256}
+    return {**metadata, LATER_SIDECARS_KEY: ", ".join([sha256, *known[1:]][:LATER_SIDECARS])}
+
+
 def check_metadata(metadata: Mapping[str, str]) -> None:
     """Refuse metadata that a store could not search or would change.
 

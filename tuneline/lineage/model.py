@@ -190,6 +190,12 @@ class LineageStore(Protocol):
     def put_artifact(self, artifact: Artifact) -> None:
         """Add an artifact; where it is known, keys of its metadata that the store lacks are added and none is changed."""
 
+    def put_sidecar(self, artifact: Artifact, sha256: str) -> None:
+        """Add an artifact, and the sha256 of a sidecar to those that its folder may hold.
+
+        Only for the execution that writes the sidecar, before it is published: never the sha256 of one that was found.
+        """
+
     def begin(self, execution: Execution) -> Execution:
         """Add an execution that runs, under the first free attempt from its own on.
 

@@ -3,12 +3,14 @@
 with start_task(store, run_id=run, task="convert", parameters=spec.subset("output_")) as record:
     record.input("checkpoint", uri, kind="checkpoint", digest=digest)
     statement = record.statement(kind="hf", uri=final, files=digest_folder(folder), dependencies=[...], details={"step": "100"})
-    standing = sidecar.write(folder, statement)
-    record.output("model", final, kind="hf", digest=standing.digest, metadata=standing.metadata(image=image, code=code))
+    record.seal(statement)
+    sidecar.write(folder, statement)
+    record.output("model", final, kind="hf", digest=statement.digest, metadata=statement.metadata(image=image, code=code))
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -78,6 +80,14 @@ class TaskRecord:
             finished=utc(self._clock.now()),
             details=details or {},
         )
+
+    def seal(self, statement: Statement) -> None:
+        """Record a sidecar that this task is about to write into a folder of its own making, before anyone can see the folder there.
+
+        A task that is killed after it has published the folder then leaves one that can be verified.
+        """
+        artifact = Artifact(statement.kind, statement.uri, statement.digest)
+        self.store.put_sidecar(artifact, hashlib.sha256(statement.to_json()).hexdigest())
 
     def finish(self, state: State | str = State.COMPLETE, properties: Mapping[str, str] | None = None) -> None:
         """Record how the task ended: COMPLETE, FAILED or CACHED.

@@ -16,7 +16,7 @@ from typing import Any
 
 from tuneline.core.errors import LineageError
 from tuneline.core.names import canonical_json
-from tuneline.lineage.metadata import check_metadata
+from tuneline.lineage.metadata import check_metadata, with_sidecar
 from tuneline.lineage.model import Artifact, Event, Execution, Graph, ModelVersion, State, normalize_uri
 
 #: `PRAGMA user_version` of the schema below.
@@ -130,6 +130,13 @@ class SqliteStore:
         check_metadata(artifact.metadata)
         with self._open(write=True) as connection:
             self._put_artifact(connection, artifact)
+
+    def put_sidecar(self, artifact: Artifact, sha256: str) -> None:
+        check_metadata(artifact.metadata)
+        with self._open(write=True) as connection:
+            key = self._put_artifact(connection, artifact)
+            known = json.loads(connection.execute("SELECT metadata FROM artifact WHERE key = ?", (key,)).fetchone()["metadata"])
+            connection.execute("UPDATE artifact SET metadata = ? WHERE key = ?", (canonical_json(with_sidecar(known, sha256)), key))
 
     def _put_artifact(self, connection: sqlite3.Connection, artifact: Artifact) -> int:
         row = connection.execute("SELECT key, metadata FROM artifact WHERE id = ?", (artifact.id,)).fetchone()

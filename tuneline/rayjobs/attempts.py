@@ -12,6 +12,9 @@ from tuneline.core.files import read_json, write_json
 from tuneline.core.names import attempt_name
 from tuneline.engines.base import Checkpoint, Engine
 
+_TAIL_BYTES = 64 * 1024
+_TAIL_CHARACTERS = 500
+
 
 def final_checkpoint(store: Store, training_key: str, engine: Engine, spec: RunSpec) -> Checkpoint | None:
     """The complete checkpoint with which a whole training of this key ended, whichever run wrote it."""
@@ -31,7 +34,7 @@ class Attempts:
 
     def __init__(self, spec: RunSpec, store: Store, run_id: str, training_key: str, engine: Engine, *, clock: Clock = SYSTEM) -> None:
         self._spec, self._store, self._run_id, self._key, self._engine, self._clock = spec, store, run_id, training_key, engine, clock
-        path = Path(store.training_budget(run_id))
+        self._budget = path = Path(store.training_budget(run_id))
         budget = read_json(path) if path.exists() else {}
         if budget.get("training_key") != training_key:
             budget = {"training_key": training_key, "first_attempt": self._highest("*") + 1, "started": clock.now()}
@@ -74,6 +77,15 @@ class Attempts:
     def untouched(self, number: int) -> bool:
         """Whether the attempt wrote nothing at all: its job was never started."""
         return not any(self.directory(number).iterdir()) and self.log(number).offset == 0
+
+    def note_stall(self, number: int, reason: str) -> None:
+        """Write down why the attempt was stopped, for a retry of the task: Ray will only say that it was."""
+        budget = read_json(self._budget)
+        write_json(self._budget, {**budget, "stalls": {**budget.get("stalls", {}), str(number): reason}})
+
+    def stall(self, number: int) -> str:
+        """Why the attempt was stopped, '' where it was not for a stall."""
+        return str(read_json(self._budget).get("stalls", {}).get(str(number), ""))
 
     def final(self) -> Checkpoint | None:
         """The checkpoint that makes further training needless: of any run, with train_force of this budget only."""
@@ -134,5 +146,10 @@ class SavedLog:
         self.offset += len(text)
 
     def tail(self, lines: int) -> list[str]:
-        """The last lines."""
-        return self.path.read_text(encoding="utf-8").splitlines()[-lines:] if self.path.exists() else []
+        """The last lines; of a long one only its end. The log of a job that prints without end is never read whole."""
+        if not self.path.exists():
+            return []
+        with open(self.path, "rb") as handle:
+            handle.seek(max(0, self.path.stat().st_size - _TAIL_BYTES))
+            text = handle.read().decode(errors="replace")
+        return [line[-_TAIL_CHARACTERS:] for line in text.splitlines()[-lines:]]

@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 
 from tuneline.core.clock import SYSTEM, Clock, Deadline
-from tuneline.core.errors import ClusterError
+from tuneline.core.errors import ClusterError, StoreError
 from tuneline.core.files import read_json, write_json
 from tuneline.core.log import get_logger
 from tuneline.rayjobs.processes import RUN_MARKER, end_processes, lives, run_processes, start_time
@@ -96,10 +96,13 @@ class Head:
 
 
 def read_head(record: Path) -> Head | None:
-    """The head in a record, alive or not; None where there is no record."""
+    """The head in a record, alive or not; None where there is no record, or none that can be read: then the run's marker finds it."""
     try:
         return Head(**read_json(record))
     except FileNotFoundError:
+        return None
+    except (StoreError, TypeError) as error:
+        _log.warning("%s is no record of a Ray head: %s", record, error)
         return None
 
 
@@ -184,10 +187,9 @@ def stop_head(run_id: str, record: Path, deadline: Deadline, *, clock: Clock = S
     for child in _children[:]:
         if child.poll() is not None:
             _children.remove(child)
-    if head is not None:
-        if _TEMP_NAME.fullmatch(Path(head.temp_dir).name):
-            shutil.rmtree(head.temp_dir, ignore_errors=True)
-        record.unlink(missing_ok=True)
+    if head is not None and _TEMP_NAME.fullmatch(Path(head.temp_dir).name):
+        shutil.rmtree(head.temp_dir, ignore_errors=True)
+    record.unlink(missing_ok=True)
 
 
 def _spawn(run_id: str, cpus: int, gpus: int | None, record: Path, log: Path) -> Head:

@@ -52,6 +52,9 @@ class LocalJobRunner:
 
         bypass = [*filter(None, [os.environ.get("NO_PROXY") or os.environ.get("no_proxy")]), LOOPBACK]
         os.environ["NO_PROXY"] = os.environ["no_proxy"] = ",".join(dict.fromkeys(",".join(bypass).split(",")))
+        # Ray lets either win over the address that it is given: the job would go to somebody else's cluster.
+        for variable in ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"):
+            os.environ.pop(variable, None)
         # The header and not RAY_AUTH_TOKEN_PATH: Ray reads the variable once, and one process could never use a second head.
         return Client(self._head.dashboard_url, headers={"Authorization": f"Bearer {self._head.token()}"})
 

@@ -7,6 +7,7 @@ from typing import Any
 from tuneline.config.spec import RunSpec
 from tuneline.gcp import compute, lustre, peering
 from tuneline.gcp.clients import Google
+from tuneline.gcp.errors import NotFound
 from tuneline.gcp.ownership import Mark
 from tuneline.resources.inventory import Inventory, Names
 from tuneline.resources.networks import build_firewall, network_path
@@ -69,5 +70,25 @@ def ensure_filesystem(google: Google, spec: RunSpec, names: Names, mark: Mark, i
     inventory.note("firewall", names.lustre_firewall, created=rule.created)
     instance = lustre.ensure_instance(google, spec.infra_zone, names.lustre, build_instance(spec, names, mark), mark)
     inventory.note("lustre", names.lustre, place=spec.infra_zone, created=instance.created)
-    address, _, filesystem = str(instance.resource.mount_point).partition("@tcp:/")
+    return _address(instance.resource)
+
+
+def address_of(google: Google, spec: RunSpec, names: Names) -> tuple[str, str]:
+    """(IP, filesystem) of the instance that is there.
+
+    Raises:
+        NotFound: There is none.
+    """
+    instance = lustre.get_instance(google, spec.infra_zone, names.lustre)
+    if instance is None:
+        raise NotFound(
+            f"there is no Lustre instance {names.lustre} in {spec.infra_zone}",
+            asked=f"infra_filesystem=lustre, infra_name={spec.infra_name}",
+            next_move="run provision_filesystem again",
+        )
+    return _address(instance)
+
+
+def _address(instance: Any) -> tuple[str, str]:
+    address, _, filesystem = str(instance.mount_point).partition("@tcp:/")
     return address, filesystem

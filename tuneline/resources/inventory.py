@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from tuneline.config.spec import RunSpec
@@ -12,6 +12,9 @@ from tuneline.gcp.ownership import MANAGED, MANAGER, RUN, Mark, marks
 
 #: Time beyond training that a run may need: provisioning, staging, conversion.
 MARGIN_HOURS = 24.0
+
+#: Kind and name.
+Key = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -85,8 +88,8 @@ class Records(Protocol):
     def read(self) -> Mapping[str, Any] | None:
         """The document; None where there is none yet."""
 
-    def write(self, document: Mapping[str, Any]) -> None:
-        """Put the document there, whole."""
+    def change(self, edit: Callable[[Mapping[str, Any] | None], Mapping[str, Any]]) -> Mapping[str, Any]:
+        """Put there, whole, what `edit` makes of what is there, and return it; tasks that run side by side lose nothing of each other's."""
 
 
 @dataclass(frozen=True)
@@ -109,26 +112,29 @@ class Entry:
 
 
 class Inventory:
-    """The record of a run, written through at every change."""
+    """The record of a run, written through at every change; other tasks of the run write it too."""
 
     def __init__(self, run_id: str, records: Records, *, clock: Clock = SYSTEM) -> None:
         self.run_id = run_id
         self._records, self._clock = records, clock
-        document = records.read() or {}
-        self._entries = {(item["kind"], item["name"]): Entry(**item) for item in document.get("entries", ())}
+        self._entries = _entries(records.read())
 
     def note(self, kind: str, name: str, *, place: str = "", created: bool, **facts: str) -> None:
         """Record a resource. What this run once created stays created, although a retry finds it there; facts add up."""
-        known = self._entries.get((kind, name))
-        created = created or (known is not None and known.created)
-        entry = Entry(kind, name, place, created, utc(self._clock.now()), {**(known.facts if known else {}), **facts})
-        self._entries[kind, name] = entry
-        self._write()
+
+        def edit(entries: dict[Key, Entry]) -> None:
+            known = entries.get((kind, name))
+            ever = created or (known is not None and known.created)
+            entry = Entry(kind, name, place, ever, utc(self._clock.now()), {**(known.facts if known else {}), **facts})
+            if known is None or replace(entry, at=known.at) != known:
+                entries[kind, name] = entry
+
+        self._change(edit)
 
     def forget(self, kind: str, name: str) -> None:
         """Take a resource out: it is gone."""
-        if self._entries.pop((kind, name), None):
-            self._write()
+        if (kind, name) in self._entries:
+            self._change(lambda entries: entries.pop((kind, name), None))
 
     def find(self, kind: str, name: str) -> Entry | None:
         """What is recorded of a resource."""
@@ -139,5 +145,14 @@ class Inventory:
         """Every entry, in the order of their recording."""
         return list(self._entries.values())
 
-    def _write(self) -> None:
-        self._records.write({"run": self.run_id, "entries": [asdict(entry) for entry in self._entries.values()]})
+    def _change(self, edit: Callable[[dict[Key, Entry]], object]) -> None:
+        def whole(document: Mapping[str, Any] | None) -> Mapping[str, Any]:
+            entries = _entries(document)
+            edit(entries)
+            return {"run": self.run_id, "entries": [asdict(entry) for entry in entries.values()]}
+
+        self._entries = _entries(self._records.change(whole))
+
+
+def _entries(document: Mapping[str, Any] | None) -> dict[Key, Entry]:
+    return {(item["kind"], item["name"]): Entry(**item) for item in (document or {}).get("entries", ())}

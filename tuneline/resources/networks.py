@@ -128,8 +128,16 @@ def ensure_networks(google: Google, spec: RunSpec, names: Names, mark: Mark, inv
     for body in made.firewalls:
         found = compute.ensure_resource(google, compute.FIREWALL, body, mark)
         inventory.note("firewall", body.name, created=found.created)
-    if names.own_network:
-        return names.subnetwork
-    subnetwork = compute.subnet_of(google, names.network, spec.infra_region)
-    inventory.note("network", names.network, created=False)
+    subnetwork = subnetwork_of(google, spec, names)
+    if not names.own_network:
+        inventory.note("network", names.network, created=False)
     return subnetwork
+
+
+def subnetwork_of(google: Google, spec: RunSpec, names: Names) -> str:
+    """The subnet of the cluster's nodes, '' in an auto-mode network.
+
+    Raises:
+        NotFound: An adopted network has none in the region.
+    """
+    return names.subnetwork if names.own_network else compute.subnet_of(google, names.network, spec.infra_region)

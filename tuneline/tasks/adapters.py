@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from tuneline.core.errors import StagingError
 
 Row = dict[str, Any]
 SPLITS = ("train", "test")
+SUFFIXES = (".parquet", ".jsonl")
 _COLUMNS = ("data_source", "prompt", "ability", "reward_model", "extra_info")
 
 
@@ -37,12 +39,19 @@ def adapt(source: Path, target: Path, adapter: str) -> dict[str, int]:
         if not rows:
             raise StagingError(
                 f"the {split} split is empty",
-                found=", ".join(path.name for path in source.rglob("*.*")) or "no file",
+                found=", ".join(sorted(path.name for path in source.rglob("*.*"))[:20]) or "no file",
                 next_move=f"give a file with '{split}' in its name and rows in it",
             )
         prompts[split] = {json.dumps(row["prompt"], sort_keys=True) for row in rows}
         counts[split] = len(rows)
-        pq.write_table(pa.Table.from_pylist(rows), target / f"{split}.parquet")
+        try:
+            pq.write_table(pa.Table.from_pylist(rows), target / f"{split}.parquet")
+        except (pa.ArrowException, ValueError, OverflowError) as error:
+            raise StagingError(
+                f"the rows of the {split} split make no table",
+                found=str(error),
+                next_move="give each field of prompt, reward_model and extra_info one type over all rows, and no field without content",
+            ) from error
     both = prompts["train"] & prompts["test"]
     if both:
         raise StagingError(
@@ -95,28 +104,38 @@ def _adapted(adapter: str, row: Row, split: str, number: int) -> Row:
 
 def _files(source: Path, split: str) -> list[Path]:
     names = (split,) if split == "train" else ("test", "validation", "valid")
-    found = (path for path in sorted(source.rglob("*")) if path.suffix in (".parquet", ".jsonl"))
-    return [path for path in found if any(name in path.name for name in names)]
+    found = (path for path in sorted(source.rglob("*")) if path.suffix in SUFFIXES and path.is_file())
+    # At the start of a word: `latest` holds no test split.
+    return [path for path in found if re.search(f"(?<![a-z])({'|'.join(names)})", path.name.lower())]
 
 
 def _read(source: Path, split: str) -> Iterator[Row]:
-    import pyarrow.parquet as pq
+    import pyarrow as pa
 
     for path in _files(source, split):
-        if path.suffix == ".parquet":
-            for batch in pq.ParquetFile(path).iter_batches():
-                yield from batch.to_pylist()
-        else:
-            with open(path, encoding="utf-8") as lines:
-                for number, line in enumerate(lines, 1):
-                    if line.strip():
-                        yield _json_row(line, f"{path.name} line {number}")
+        try:
+            yield from _rows(path)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise StagingError(f"{path.name} cannot be read", found=str(error), next_move="write or download it again") from error
+
+
+def _rows(path: Path) -> Iterator[Row]:
+    import pyarrow.parquet as pq
+
+    if path.suffix == ".parquet":
+        for batch in pq.ParquetFile(path).iter_batches():
+            yield from batch.to_pylist()
+    else:
+        with open(path, encoding="utf-8-sig") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    yield _json_row(line, f"{path.name} line {number}")
 
 
 def _json_row(line: str, where: str) -> Row:
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StagingError(f"{where} is no JSON", found=str(error), next_move="correct or remove the line") from error
     if not isinstance(row, dict):
         raise StagingError(f"{where} is no JSON object", found=line.strip()[:80], next_move="write one object a line")

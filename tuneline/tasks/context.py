@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,14 +14,15 @@ from typing import Any, Protocol
 from tuneline.config.spec import RunSpec
 from tuneline.config.store import Store
 from tuneline.core import log, names
-from tuneline.core.clock import SYSTEM, utc
+from tuneline.core.clock import SYSTEM, Clock, utc
 from tuneline.core.errors import LineageError, TunelineError
-from tuneline.core.files import write_json
+from tuneline.gcp.documents import Documents, open_documents
 from tuneline.lineage import model, sidecar
 from tuneline.lineage.digests import digest_file
-from tuneline.lineage.metadata import lineage_metadata
+from tuneline.lineage.metadata import lineage_metadata, sidecars
 from tuneline.lineage.record import TaskRecord, record_cached, start_task
 from tuneline.lineage.sqlite import SqliteStore
+from tuneline.tasks.gke import Site
 
 logger = log.get_logger("tasks")
 
@@ -56,6 +58,8 @@ class Task:
 
     Attributes:
         run_id: '' for a cached task that runs outside any known run.
+        documents: The small documents of the store.
+        site: The run's place in Google Cloud; None for a run on this computer.
     """
 
     name: str
@@ -63,6 +67,8 @@ class Task:
     run_id: str
     record: TaskRecord
     lineage: SqliteStore
+    documents: Documents
+    site: Site | None = None
     notes: dict[str, str] = field(default_factory=dict)
 
     def take(self, name: str, artifact: Artifact) -> Taken:
@@ -95,12 +101,19 @@ class Task:
             log.event("task", task=producer, state="cached", notes=notes)
 
     def emit(self, name: str, artifact: Artifact, uri: str, *, kind: str, digest: str, **keys: Any) -> None:
-        """Fill an output artifact and record it. `keys` are further keys of `lineage_metadata`, or other values for its own."""
+        """Fill an output artifact and record it. `keys` are further keys of `lineage_metadata`, or other values for its own.
+
+        Its sidecar's sha256 is told only if the store has it from the task that wrote it (`TaskRecord.seal`): else whatever lies in a
+        folder that was found would become what was recorded.
+        """
         execution = self.record.execution
         known = {"run_id": self.run_id, "task": self.name, "attempt": execution.attempt, "parameters": execution.parameters}
         described = sidecar.find(Path(uri)) if digest else None
         if described:
-            known |= {"manifest": str(described), "manifest_sha256": digest_file(described).sha256}
+            known["manifest"] = str(described)
+            recorded = self.lineage.artifact(model.Artifact(kind, uri, digest).id)
+            if recorded and (sha256 := digest_file(described).sha256) in sidecars(recorded.metadata):
+                known["manifest_sha256"] = sha256
         metadata = lineage_metadata(kind=kind, digest=digest, **{**known, **keys})
         artifact.uri = uri
         artifact.metadata.update(metadata)
@@ -110,6 +123,11 @@ class Task:
 def local_run_id(job_name: str) -> str:
     """The id of a run on this computer."""
     return names.run_id("local", "local", job_name)
+
+
+def run_id_of(platform: str, project: str, region: str, job_name: str) -> str:
+    """The id of a run, the same in every task and every retry."""
+    return local_run_id(job_name) if platform == "local" else names.run_id(project, region, job_name)
 
 
 def current_run() -> str:
@@ -128,37 +146,89 @@ def announce_run(run_id: str) -> None:
 
 
 @contextlib.contextmanager
-def running(name: str, *, root: str, run_id: str, parameters: Mapping[str, Any]) -> Iterator[Task]:
-    """Run a task's flow inside its record. A failure is told in `runs/<run_id>/errors/<task>.json`, then raised."""
+def running(
+    name: str, *, root: str, run_id: str, parameters: Mapping[str, Any], site: Site | None = None, clock: Clock = SYSTEM
+) -> Iterator[Task]:
+    """Run a task's flow inside its record. A failure is told in `runs/<run_id>/errors/<task>.json`, then raised.
+
+    Args:
+        site: Where the run is in Google Cloud; without it a bucket is read with the caller's own credentials.
+    """
     log.configure()
-    store = Store(root)
-    database = SqliteStore(Path(store.lineage_db()))
-    record = start_task(database, run_id=run_id, task=name, parameters=parameters, properties={"process": str(os.getpid())})
-    attempt = record.execution.attempt
-    log.event("task", task=name, state="started", attempt=attempt)
-    task = Task(name, store, run_id, record, database)
-    error_file = Path(store.run_errors(run_id)) / f"{name}.json"
-    try:
-        yield task
-    except BaseException as error:
-        text = str(error) if isinstance(error, TunelineError) else "".join(traceback.format_exception_only(error)).strip()
-        record.finish("FAILED", {"error": text[:2000]})
+    store, documents = Store(root), site.documents if site else open_documents(root)
+    with _lineage(store) as database:
+        bucket, telling = root.startswith("gs://"), store.task(run_id, name)
+        attempt = 1 + (_attempts(documents, telling) if bucket and run_id else 0)
+        properties = {"process": str(os.getpid())}
+        record = start_task(database, run_id=run_id, task=name, attempt=attempt, parameters=parameters, properties=properties, clock=clock)
+        attempt = record.execution.attempt
+
+        def tell(path: str, value: Mapping[str, Any]) -> None:
+            if run_id:
+                # What cannot be told must not hide what is to be told: before provision_storage there may be no bucket.
+                with _best_effort(path):
+                    documents.write(path, {"task": name, "attempt": attempt, **value, "at": utc(clock.now())})
+
+        if bucket:
+            tell(telling, {"state": "RUNNING"})
+        log.event("task", task=name, state="started", attempt=attempt)
+        task = Task(name, store, run_id, record, database, documents, site)
+        try:
+            yield task
+        except BaseException as error:
+            text = str(error) if isinstance(error, TunelineError) else "".join(traceback.format_exception_only(error)).strip()
+            logger.error("%s failed: %s", name, text)
+            # On a full disk none of these may succeed, and none may hide the error that the task died of.
+            tell(store.error(run_id, name), {"error": text})
+            if bucket:
+                tell(telling, {"state": "FAILED"})
+            with _best_effort("the failure"):
+                log.event("task", task=name, state="failed", attempt=attempt, error=text)
+            with _best_effort("the failure"):
+                record.finish("FAILED", {"error": text[:2000]})
+            raise
+        record.finish("COMPLETE", task.notes)
         if run_id:
-            write_json(error_file, {"task": name, "attempt": attempt, "error": text, "at": utc(SYSTEM.now())})
-        log.event("task", task=name, state="failed", attempt=attempt, error=text)
-        logger.error("%s failed: %s", name, text)
-        raise
-    record.finish("COMPLETE", task.notes)
-    error_file.unlink(missing_ok=True)
-    log.event("task", task=name, state="finished", attempt=attempt, notes=task.notes)
+            with _best_effort(store.error(run_id, name)):
+                documents.delete(store.error(run_id, name))
+        if bucket:
+            tell(telling, {"state": "COMPLETE", "notes": task.notes})
+        log.event("task", task=name, state="finished", attempt=attempt, notes=task.notes)
 
 
 @contextlib.contextmanager
-def running_spec(name: str, spec_json: str, job_name: str, **parameters: Any) -> Iterator[tuple[Task, RunSpec]]:
+def _lineage(store: Store) -> Iterator[SqliteStore]:
+    """The lineage store: of a folder its own; of a bucket one that ends with the task (docs/decisions/0008)."""
+    if not store.root.startswith("gs://"):
+        yield SqliteStore(Path(store.lineage_db()))
+        return
+    with tempfile.TemporaryDirectory(prefix="tuneline-lineage-") as folder:
+        yield SqliteStore(Path(folder) / "lineage.sqlite")
+
+
+def _attempts(documents: Documents, path: str) -> int:
+    """How many attempts of a task there were; none where that cannot be read."""
+    try:
+        return int((documents.read(path) or {"attempt": 0})["attempt"])
+    except TunelineError as error:
+        logger.info("%s cannot be read (%s)", path, error.code)
+        return 0
+
+
+@contextlib.contextmanager
+def _best_effort(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, TunelineError) as error:
+        logger.warning("%s could not be told: %s", what, error.message if isinstance(error, TunelineError) else error)
+
+
+@contextlib.contextmanager
+def running_spec(name: str, spec_json: str, job_name: str, *, clock: Clock = SYSTEM, **parameters: Any) -> Iterator[tuple[Task, RunSpec]]:
     """`running` for a task that takes the whole spec."""
     spec = RunSpec.from_json(spec_json)
-    run_id = local_run_id(job_name)
-    with running(
-        name, root=spec.output_root, run_id=run_id, parameters={**parameters, "spec_sha256": names.sha256_text(spec.to_json())}
-    ) as task:
+    run_id = run_id_of(spec.infra_platform, spec.infra_project, spec.infra_region, job_name)
+    site = Site(spec, run_id, clock) if spec.infra_platform == "gke" else None
+    given = {**parameters, "spec_sha256": names.sha256_text(spec.to_json())}
+    with running(name, root=spec.output_root, run_id=run_id, parameters=given, site=site, clock=clock) as task:
         yield task, spec

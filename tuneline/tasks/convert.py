@@ -12,6 +12,7 @@ from tuneline.core.clock import SYSTEM, utc
 from tuneline.core.files import read_json
 from tuneline.lineage import sidecar
 from tuneline.lineage.digests import FileDigest, content_digest, digest_folder
+from tuneline.lineage.metadata import SIDECAR_KEY
 from tuneline.lineage.sidecar import Dependency
 from tuneline.tasks.context import Artifact, Taken, Task, current_run, running
 
@@ -49,6 +50,7 @@ def run(output_root: str, output_shard_mb: int, model: Artifact, checkpoint: Art
                 parameters=training["parameters"],
                 details=_details(source, training),
             )
+            task.record.seal(statement)
             sidecar.write(folder, statement)
 
         made = convert(source.folder, final, base_dir=base.folder, max_shard_bytes=output_shard_mb * 10**6, finish=finish)
@@ -75,9 +77,11 @@ def describe_checkpoint(task: Task, source: Taken) -> str:
         finished=utc(SYSTEM.now()),
         details=_details(source, training),
     )
+    if sidecar.find(source.folder) is None:
+        task.record.seal(statement)
     standing = sidecar.write(source.folder, statement)
-    # From here on the store knows the checkpoint by its content, and its sidecar by its digest.
-    metadata = {**source.metadata, **standing.metadata()}
+    # From here on the store knows the checkpoint by its content, and its sidecar by its digest: only by the one that was sealed.
+    metadata = {key: value for key, value in {**source.metadata, **standing.metadata()}.items() if key != SIDECAR_KEY}
     task.record.input("checkpoint", source.uri, kind="checkpoint", digest=standing.digest, metadata=metadata)
     return standing.digest
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tuneline.config.spec import RunSpec
 from tuneline.config.store import Store
 from tuneline.core.clock import SYSTEM, Clock
+from tuneline.core.errors import TunelineError
 from tuneline.core.log import get_logger
 from tuneline.engines.base import Engine
 from tuneline.engines.registry import get_engine
@@ -13,19 +16,52 @@ from tuneline.rayjobs.base import RayCluster
 from tuneline.rayjobs.local import LocalCluster
 from tuneline.tasks import training
 from tuneline.tasks.context import Artifact, running_spec
+from tuneline.tasks.gke import Site
+
+if TYPE_CHECKING:
+    from tuneline.tasks.gke_raycluster import GkeRayCluster
 
 _log = get_logger("launch_raycluster")
 
 
-def run(spec_json: str, job_name: str, model: Artifact, dataset: Artifact, code: Artifact) -> str:
+def run(spec_json: str, job_name: str, model: Artifact, dataset: Artifact, code: Artifact, *, clock: Clock = SYSTEM) -> str:
     """Prove the staged inputs, then bring up Ray where this training needs it. Returns the training key."""
-    with running_spec("launch_raycluster", spec_json, job_name) as (task, spec):
+    with running_spec("launch_raycluster", spec_json, job_name, clock=clock) as (task, spec):
         staged, engine = training.take_staged(task, model, dataset, code), get_engine(spec.train_engine)
         key = training.key_of(spec, engine, staged)
-        training.write_description(task.store.checkpoints(key), training.describe(spec, key, staged))
-        started = launch(spec, task.store, task.run_id, key, engine)
+        description = training.describe(spec, key, staged, clock=clock)
+        training.write_description(task.documents, task.store.training_description(key), description)
+        if task.site:
+            task.notes["network"] = launch_on_gke(task.site)
+            started = True
+        else:
+            started = bool(launch(spec, task.store, task.run_id, key, engine, clock=clock))
         task.notes.update(training=key[:12], ray="up" if started else "not needed: this training is complete")
         return key
+
+
+def launch_on_gke(site: Site, cluster: GkeRayCluster | None = None) -> str:
+    """Adopt the run's Ray cluster or bring one up. Returns what the check of the GPUs' network found, '' without one.
+
+    A task that is killed leaves everything to its retry; one that fails tells the causes and frees the GPUs.
+
+    Raises:
+        GoogleError, KubeError: No machines, or pods that cannot start; names the cause.
+    """
+    from tuneline.tasks.gke_raycluster import GkeRayCluster
+    from tuneline.tasks.gke_release import release
+
+    cluster = cluster or GkeRayCluster(site)
+    try:
+        cluster.ensure()
+    except TunelineError:
+        cluster.tell()
+        try:
+            _log.error("no Ray cluster; freeing what was bought: %s", release(site))
+        except TunelineError as left:
+            _log.error("GPUs may be left, and cleanup tries again: %s", left)
+        raise
+    return cluster.network
 
 
 def launch(

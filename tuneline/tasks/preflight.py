@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 
 from tuneline.config.spec import RunSpec
 from tuneline.core import log
+from tuneline.core.clock import SYSTEM, Clock
 from tuneline.core.errors import SpecError
-from tuneline.tasks.context import announce_run, local_run_id, running
+from tuneline.tasks.context import announce_run, run_id_of, running
+from tuneline.tasks.gke import Site
 
 logger = log.get_logger("tasks.preflight")
 
@@ -28,8 +30,8 @@ class Checked(NamedTuple):
     run_id: str
 
 
-def run(parameters: Mapping[str, Any]) -> Checked:
-    """Check parameters and this computer; start nothing.
+def run(parameters: Mapping[str, Any], *, clock: Clock = SYSTEM) -> Checked:
+    """Check parameters and where the run is to happen; start nothing.
 
     Args:
         parameters: Every RunSpec parameter, and job_name.
@@ -42,14 +44,21 @@ def run(parameters: Mapping[str, Any]) -> Checked:
     spec = RunSpec.build(values)
     if not spec.output_root:
         raise SpecError(["output_root='': must be an absolute folder; `tuneline run` sets it"])
-    run_id = local_run_id(job_name)
+    run_id = run_id_of(spec.infra_platform, spec.infra_project, spec.infra_region, job_name)
     announce_run(run_id)
-    with running("preflight", root=spec.output_root, run_id=run_id, parameters=spec.model_dump()) as task:
-        faults = list(faults_of_this_computer(spec))
+    site = Site(spec, run_id, clock) if spec.infra_platform == "gke" else None
+    with running("preflight", root=spec.output_root, run_id=run_id, parameters=spec.model_dump(), site=site, clock=clock) as task:
+        faults = list(faults_on_gke(spec) if site else faults_of_this_computer(spec))
         if faults:
             raise SpecError(faults)
         task.notes["run"] = run_id
         return Checked(spec.to_json(), run_id)
+
+
+def faults_on_gke(spec: RunSpec) -> Iterator[str]:
+    """What a run on GKE lacks that no rule between parameters says, a line each."""
+    if not spec.gpu_image:
+        yield f"gpu_image='': train_engine={spec.train_engine} has no image of its own on GKE; name one that holds it, by digest"
 
 
 def faults_of_this_computer(spec: RunSpec) -> Iterator[str]:

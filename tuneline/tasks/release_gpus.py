@@ -11,17 +11,29 @@ from tuneline.rayjobs.attempts import Attempts
 from tuneline.rayjobs.base import RayCluster
 from tuneline.rayjobs.local import LocalCluster
 from tuneline.tasks.context import running_spec
+from tuneline.tasks.gke import Site
 
 _log = get_logger("release_gpus")
 _GONE_SECONDS = 60.0
 
 
-def run(spec_json: str, job_name: str) -> str:
-    """Release what training held, now that it has ended. Returns what was done."""
-    with running_spec("release_gpus", spec_json, job_name) as (task, _):
-        done = release(task.store, task.run_id)
+def run(spec_json: str, job_name: str, *, clock: Clock = SYSTEM) -> str:
+    """Release what training held, now that it has ended. Returns what was done.
+
+    Raises:
+        ClusterError, LeftBehind, DeleteStuck: Something is left; names it.
+    """
+    with running_spec("release_gpus", spec_json, job_name, clock=clock) as (task, _):
+        done = release_on_gke(task.site) if task.site else release(task.store, task.run_id, clock=clock)
         task.notes["done"] = done
         return done
+
+
+def release_on_gke(site: Site) -> str:
+    """Remove what the run holds in the cluster and its GPU nodes. Returns what was done, and the GPU-minutes."""
+    from tuneline.tasks.gke_release import release as release_everything
+
+    return str(release_everything(site))
 
 
 def release(store: Store, run_id: str, *, clock: Clock = SYSTEM, cluster: RayCluster | None = None) -> str:

@@ -64,7 +64,7 @@ def _source(data_id: str, data_revision: str, seed: int) -> tuple[Callable[[Path
 
         return lambda folder: write_dataset(folder, seed), ""
     if is_folder(data_id):
-        if not list(Path(data_id).rglob("*.parquet")) + list(Path(data_id).rglob("*.jsonl")):
+        if not any(path.suffix in adapters.SUFFIXES for path in staging.source_files(Path(data_id))):
             raise StagingError(
                 f"{data_id} holds no data set", asked="*.parquet or *.jsonl", found="none", next_move="name the folder that holds them"
             )

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from tuneline.checkpoints import folders
+from tuneline.checkpoints.find import open_tree
 from tuneline.config import rules
 from tuneline.config.spec import is_folder
 from tuneline.core import log
@@ -29,6 +31,7 @@ def run(output_root: str, model_id: str, model_revision: str, model_seed: int, o
 
     Raises:
         StagingError: If it is no Hugging Face model (config.json and safetensors), or the hub refuses it.
+        CheckpointError: If its safetensors are cut short, damaged or not those that its index names.
     """
     parameters = {"model_id": model_id, "model_revision": model_revision, "model_seed": model_seed, "ops_rerun_token": ops_rerun_token}
     with running("stage_model", root=output_root, run_id=current_run(), parameters=parameters) as task:
@@ -63,6 +66,7 @@ def _source(model_id: str, model_revision: str, seed: int) -> tuple[Callable[[Pa
 
         return make, ""
     if is_folder(model_id):
+        _check_model(Path(model_id), model_id)  # before a large folder is copied
         return staging.copy_folder(model_id), ""
     commit = hub.resolve_commit(model_id, model_revision, kind="model")
     return hub.download(model_id, commit, kind="model"), commit
@@ -70,11 +74,16 @@ def _source(model_id: str, model_revision: str, seed: int) -> tuple[Callable[[Pa
 
 def _check_model(folder: Path, model_id: str) -> None:
     config = folder / "config.json"
-    if not config.is_file() or not list(folder.glob("*.safetensors")):
+    if not config.is_file() or not folders.entries(open_tree(folder, trusted=True)):
         raise StagingError(
             f"{model_id} is no Hugging Face model",
-            asked="config.json and *.safetensors",
+            asked="config.json, and model.safetensors or its index with every shard",
             found=", ".join(sorted(path.name for path in folder.iterdir())[:10]) or "an empty folder",
             next_move="name a folder or repository that holds both; a .bin model must be saved again as safetensors first",
         )
-    json.loads(config.read_text(encoding="utf-8"))
+    try:
+        fault = "" if isinstance(json.loads(config.read_bytes()), dict) else "no JSON object"
+    except (ValueError, RecursionError) as error:
+        fault = str(error)
+    if fault:
+        raise StagingError(f"the config.json of {model_id} cannot be read", found=fault, next_move="download or save the model again")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Callable, Mapping
+import stat
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from tuneline.core.errors import LineageError, StagingError
 from tuneline.core.files import publish, scratch_dir
+from tuneline.gcp.documents import Documents
 from tuneline.lineage import sidecar
 from tuneline.lineage.digests import SIDECAR, content_digest, digest_folder
+from tuneline.lineage.statement import parse
 from tuneline.tasks.context import Task
 
 #: Hidden files, caches and VCS folders are no part of a model, data set or code folder.
@@ -46,7 +50,10 @@ def stage(
             raise StagingError(f"{task.name} found no file to stage", asked=str(dict(origin)), next_move="name a folder that holds files")
         digest = content_digest(files)
         folder = Path(final(digest))
-        sidecar.write(content, task.record.statement(kind=kind, uri=str(folder), files=files, details=origin))
+        statement = task.record.statement(kind=kind, uri=str(folder), files=files, details=origin)
+        if not folder.exists():
+            task.record.seal(statement)
+        sidecar.write(content, statement)
         if not publish(content, folder):
             require_intact(folder, digest, f"the {kind} that is staged already")
     return str(folder), digest
@@ -72,10 +79,71 @@ def require_intact(folder: Path, digest: str, what: str) -> None:
     )
 
 
+def require_whole(documents: Documents, uri: str, digest: str, what: str) -> None:
+    """Prove that a folder of a bucket has the sidecar of `digest` and holds exactly the files that this names, each of its size.
+
+    Raises:
+        LineageError: If it is not so.
+    """
+    data = documents.read_bytes(f"{uri}/{SIDECAR}")
+    if data is None:
+        found = f"no {SIDECAR} in {uri}"
+    elif (statement := parse(data, f"{uri}/{SIDECAR}")).digest != digest:
+        found = f"content digest {statement.digest} in {uri}"
+    else:
+        wanted = {subject.path: subject.size for subject in statement.subjects}
+        there = {path: size for path, size in documents.sizes(uri).items() if path != SIDECAR}
+        odd = sorted(path for path in wanted.keys() | there.keys() if wanted.get(path) != there.get(path))
+        if not odd:
+            return
+        found = f"{len(odd)} files that are missing, too many or of another size: {', '.join(odd[:5])}"
+    raise LineageError(
+        f"{what} is not what was recorded",
+        asked=f"content digest {digest}",
+        found=found,
+        next_move="move the folder away and run again with a new ops_rerun_token: it is staged anew",
+    )
+
+
+def source_files(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:
+    """Every file of a user's folder that staging copies, in order; symbolic links are followed.
+
+    Args:
+        above: Real paths of the folders that the walk is in.
+
+    Raises:
+        StagingError: At a folder that cannot be read, a link to nothing or to a folder that holds it, a pipe or a device.
+    """
+    real = os.path.realpath(folder)
+    if real in above:
+        raise StagingError(f"{folder} is a link to a folder that holds it", found=real, next_move="remove the link")
+    try:
+        names = os.listdir(folder)
+        for name in sorted(set(names) - IGNORED(str(folder), names)):
+            path = folder / name
+            mode = path.stat().st_mode
+            if stat.S_ISDIR(mode):
+                yield from source_files(path, above | {real})
+            elif stat.S_ISREG(mode):
+                yield path
+            else:
+                raise StagingError(f"{path} is no file", next_move="remove it, or name a folder that holds files only")
+    except OSError as error:
+        raise StagingError(
+            f"{error.filename} cannot be staged: {error.strerror}", next_move="correct or remove it, or name another folder"
+        ) from error
+
+
 def copy_folder(source: str) -> Callable[[Path], None]:
-    """A `fill` that copies a folder, less what is hidden."""
+    """A `fill` that copies a folder, less what is hidden. It raises StagingError as `source_files`, before it copies anything."""
 
     def fill(target: Path) -> None:
-        shutil.copytree(source, target, dirs_exist_ok=True, ignore=IGNORED)
+        for path in list(source_files(Path(source))):
+            copy = target / path.relative_to(source)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                shutil.copy2(path, copy)
+            except OSError as error:
+                raise StagingError(f"{path} cannot be copied into the store: {error.strerror}", asked=str(copy)) from error
 
     return fill

@@ -177,6 +177,8 @@ class _Training:
 
     def _follow(self, runner: JobRunner | None, number: int) -> JobStatus:
         """Watch an attempt to its end; a stall is an attempt that failed."""
+        if reason := self.attempts.stall(number):
+            return _Stalled(JobState.STOPPED, reason)
         if runner is None:
             return JobStatus(JobState.HEAD_LOST, "the Ray head is gone")
         log, directory = self.attempts.log(number), self.attempts.directory(number)
@@ -204,6 +206,7 @@ class _Training:
                 clock=self.clock,
             )
         except JobStalled as stall:
+            self.attempts.note_stall(number, stall.message)
             return _Stalled(JobState.STOPPED, stall.message)
 
     def _guard(self, number: int, trip: guards.Trip | None) -> JobGuarded | None:

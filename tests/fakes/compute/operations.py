@@ -105,7 +105,7 @@ class Operations:
         self.world.settle()
         return body
 
-    def list(self, parent: str) -> list[Body]:
+    def within(self, parent: str) -> list[Body]:
         return [body for path, body in self.bodies.items() if path.rpartition("/")[0] == parent]
 
     def running(self) -> list[str]:

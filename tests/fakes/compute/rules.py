@@ -52,10 +52,10 @@ class Rules:
         for other, entry in self.world.resources.items():
             if path in entry.extra.get("refs", ()):
                 yield other
-        entry = self.world.get(path)
-        if entry:
-            yield from (f"{path}/peerings/{peering['name']}" for peering in entry.body.get("peerings", ()))
-            yield from (resolve(self.world, path.split("/")[1], user) for user in entry.body.get("users", ()))
+        own = self.world.get(path)
+        if own:
+            yield from (f"{path}/peerings/{peering['name']}" for peering in own.body.get("peerings", ()))
+            yield from (resolve(self.world, path.split("/")[1], user) for user in own.body.get("users", ()))
 
     def check_delete(self, collection: Collection, path: str) -> None:
         """Raises:
@@ -127,7 +127,7 @@ class Rules:
             raise invalid("resource.network", body["network"], why)
         if ("allowed" in body) == ("denied" in body):
             raise ApiError(400, "Exactly one of 'resource.allowed' and 'resource.denied' must be specified.", reason="invalid")
-        for rule in body.get("allowed", body.get("denied", ())):
+        for rule in body.get("allowed") or body.get("denied") or ():
             if "IPProtocol" not in rule:
                 raise ApiError(400, "Required field 'resource.allowed[0].IPProtocol' not specified", reason="required")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.fakes.capacity import Capacity
 from tests.fakes.compute.collections import COLLECTIONS, Collection, filled
-from tests.fakes.compute.links import REGION, ZONE, link
+from tests.fakes.compute.links import REGION, ZONE, link, resolve
 from tests.fakes.compute.listing import page
 from tests.fakes.compute.operations import Operations
 from tests.fakes.compute.rules import PROFILES, Rules
@@ -59,12 +59,25 @@ class ComputeFake(Service):
         }
 
     def plant(self, collection: str, place: str, body: Body, project: str, refs: set[str] | None = None) -> str:
-        """Put a resource there as if it had always been: returns its path. `place` is `global`, a region or a zone."""
+        """Put a resource there as if it had always been, referring to `refs` and to the network and subnetwork that it names.
+
+        Args:
+            place: `global`, a region or a zone.
+
+        Returns:
+            Its path.
+        """
         item = COLLECTIONS[collection]
         scope = "global" if item.scope == "global" else f"{item.scope}/{place}"
         path = f"projects/{project}/{scope}/{item.segment}/{body['name']}"
+        body, refs = dict(body), set(refs or ())
         with self.world.lock:
-            self.put(item, path, body, refs or set()).planted = True
+            for field, where in (("network", "global/networks"), ("subnetwork", f"regions/{place}/subnetworks")):
+                if field in body:
+                    target = resolve(self.world, project, body[field], where)
+                    body[field] = link(target)
+                    refs.add(target)
+            self.put(item, path, body, refs).planted = True
         return path
 
     def put(self, collection: Collection, path: str, body: Body, refs: set[str], busy: str = "", **extra: Any) -> Entry:
@@ -175,7 +188,7 @@ class ComputeFake(Service):
         return out | ({"nextPageToken": token} if token else {})
 
     def _list_operations(self, request: Request) -> Body:
-        shown, token = page(self.operations.list(self._path(request)), request.query, self.page_size)
+        shown, token = page(self.operations.within(self._path(request)), request.query, self.page_size)
         return {"kind": "compute#operationList", "items": shown} | ({"nextPageToken": token} if token else {})
 
     def _list_profiles(self, request: Request) -> Body:

@@ -108,7 +108,7 @@ class Operations:
             raise ApiError(404, f"Not found: {path}.")
         return self.all[path].body
 
-    def list(self, project: str, location: str) -> list[Body]:
+    def within(self, project: str, location: str) -> list[Body]:
         prefix = f"projects/{project}/locations/"
         wanted = (path for path in self.all if path.startswith(prefix))
         return [self.all[path].body for path in wanted if location in ("-", path.split("/")[3])]

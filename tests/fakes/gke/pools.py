@@ -44,7 +44,7 @@ class Pools:
         path = f"{cluster}/nodePools/{body.get('name', '')}"
         if self.world.get(path):
             raise ApiError(409, f"Already exists: {path}.")
-        zones = zones_of(cluster.split("/")[3], body.get("locations", entry.body.get("locations", [])))
+        zones = zones_of(cluster.split("/")[3], body.get("locations") or entry.body["locations"])
         shape = self.rules.check_pool(entry, path, body, zones)
         project = self.world.project(path.split("/")[1])
         config = {

@@ -102,7 +102,7 @@ class GkeRules:
         if any(zone != location and region_of(zone) != location for zone in zones):
             raise bad(f'Node locations {zones} are not in the location of the cluster, "{location}".')
         self._check_provisioning(body, config)
-        self._check_autoscaling(body)
+        self.check_autoscaling(body)
         self._check_networks(cluster, project, body, zones)
         placement = body.get("placementPolicy", {})
         if placement.get("type") == "COMPACT" and len(zones) != 1:
@@ -135,7 +135,7 @@ class GkeRules:
         if "maxRunDuration" in config and not (flex or queued):
             raise bad("max_run_duration requires flex-start or queued provisioning.")
 
-    def _check_autoscaling(self, body: Body) -> None:
+    def check_autoscaling(self, body: Body) -> None:
         scaling = body.get("autoscaling", {})
         totals = {"totalMinNodeCount", "totalMaxNodeCount"} & set(scaling)
         if totals and {"minNodeCount", "maxNodeCount"} & set(scaling):

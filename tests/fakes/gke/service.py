@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 import re
-from typing import Any
 
-from tests.fakes.capacity import Capacity
+from tests.fakes.capacity import GPUS, Capacity
 from tests.fakes.compute.service import ComputeFake
 from tests.fakes.errors import ApiError
 from tests.fakes.faults import Faults
-from tests.fakes.gke.groups import Groups, zones_of
-from tests.fakes.gke.operations import Operations, Running, numbered
+from tests.fakes.gke.clusters import SERVER, fresh_cluster
+from tests.fakes.gke.groups import Groups
+from tests.fakes.gke.operations import Operations, Running
 from tests.fakes.gke.pools import SETTING, Pools
 from tests.fakes.gke.rules import DRANET_LABEL, GkeRules
 from tests.fakes.gke.surroundings import Surroundings
@@ -20,7 +19,6 @@ from tests.fakes.service import Request, Service, Shared
 from tests.fakes.tokens import Tokens
 from tests.fakes.world import Body, Entry, World, leaf
 
-VERSION = "1.35.2-gke.1842000"
 #: Virtual seconds: to surrounding resources, to a control plane that runs, of a deletion.
 SURROUND = 60.0
 CREATE = 540.0
@@ -58,19 +56,20 @@ class ContainerFake(Service):
             f"{_CLUSTERS}.list": self._list,
             f"{_CLUSTERS}.delete": self._delete,
             f"{_CLUSTERS}.setResourceLabels": self._set_labels,
-            f"{_CLUSTERS}.nodePools.create": lambda request: self._started(
-                self.pools.create(self._cluster(request), request.body.get("nodePool", {}), request.method)
+            f"{_CLUSTERS}.nodePools.create": lambda request: (
+                self.pools.create(self._cluster(request), request.body.get("nodePool", {}), request.method).body
             ),
             f"{_CLUSTERS}.nodePools.get": lambda request: self.world.resources[self._pool(request)].body,
             f"{_CLUSTERS}.nodePools.list": lambda request: {"nodePools": self._pools(self._cluster(request))},
-            f"{_CLUSTERS}.nodePools.delete": lambda request: self._started(self.pools.delete(self._pool(request), request.method)),
-            f"{_CLUSTERS}.nodePools.setSize": lambda request: self._started(
-                self.pools.resize(self._pool(request), request.body.get("nodeCount", 0), request.method)
+            f"{_CLUSTERS}.nodePools.delete": lambda request: self.pools.delete(self._pool(request), request.method).body,
+            f"{_CLUSTERS}.nodePools.setSize": lambda request: (
+                self.pools.resize(self._pool(request), request.body.get("nodeCount", 0), request.method).body
             ),
             f"{_CLUSTERS}.nodePools.setAutoscaling": self._set_autoscaling,
+            "container.projects.locations.getServerConfig": lambda request: SERVER,
             "container.projects.locations.operations.get": lambda request: self.operations.get(self._path(request)),
             "container.projects.locations.operations.list": lambda request: {
-                "operations": self.operations.list(self.world.project(request.at["projectsId"]).id, request.at["locationsId"])
+                "operations": self.operations.within(self.world.project(request.at["projectsId"]).id, request.at["locationsId"])
             },
         }
 
@@ -86,7 +85,9 @@ class ContainerFake(Service):
         """Play node pool auto-creation for a ComputeClass: a pool `nap-…` with `nodes` machines; returns its name."""
         with self.world.lock:
             path = self._named(cluster)
-            accelerators = [{"acceleratorType": gpu, "acceleratorCount": count} for gpu, count in self._gpus(machine)]
+            accelerators = (
+                [{"acceleratorType": gpu, "acceleratorCount": count} for gpu, count in [GPUS[machine]]] if machine in GPUS else []
+            )
             body: Body = {
                 "name": f"nap-{machine[:20]}-{self.world.id(path)[:8]}",
                 "locations": [zone],
@@ -118,12 +119,6 @@ class ContainerFake(Service):
             return [
                 leaf(path) for manager, _ in managers for path, item in self.groups.machines(manager) if item.body["status"] == "RUNNING"
             ]
-
-    @staticmethod
-    def _gpus(machine: str) -> list[tuple[str, int]]:
-        from tests.fakes.capacity import GPUS
-
-        return [GPUS[machine]] if machine in GPUS else []
 
     def _sweep(self, path: str) -> None:
         if path in self.world.resources and not any(self.groups.machines(manager) for manager, _ in self.groups.of_pool(path)):
@@ -164,9 +159,6 @@ class ContainerFake(Service):
         project, location = self.world.project(request.at["projectsId"]).id, request.at["locationsId"]
         paths = [path for path, _ in self.world.of_kind("locations/clusters", project) if location in ("-", path.split("/")[3])]
         return {"clusters": [self._view(path) for path in paths]} if paths else {}
-
-    def _started(self, item: Running) -> Body:
-        return item.body
 
     def _create(self, request: Request) -> Body:
         project, location = self.world.project(request.at["projectsId"]), request.at["locationsId"]
@@ -218,38 +210,7 @@ class ContainerFake(Service):
         self.operations.later(item, method, CREATE, lambda: self.pools.watch(item, pools, up, started), failed)
 
     def _fresh(self, path: str, body: Body, network: str, subnet: str) -> Body:
-        _, project_id, _, location, _, name = path.split("/")
-        project, id_ = self.world.project(project_id), self.world.id(path)
-        region = location if location.count("-") == 1 else location.rpartition("-")[0]
-        zones = zones_of(location, body.get("locations", []))
-        if body.get("autopilot", {}).get("enabled"):
-            body = _autopilot(body, project.id)
-        access = body.get("controlPlaneEndpointsConfig", {})
-        dns = self.dns_endpoint or f"gke-{id_[:32]}-{project.number}.{region}.gke.goog"
-        return {
-            **body,
-            "id": id_,
-            "status": "PROVISIONING",
-            "location": location,
-            "zone": location,
-            "locations": zones,
-            "network": leaf(network),
-            "subnetwork": leaf(subnet),
-            "networkConfig": {**body.get("networkConfig", {}), "network": network, "subnetwork": subnet},
-            "ipAllocationPolicy": {
-                **body.get("ipAllocationPolicy", {}),
-                "clusterSecondaryRangeName": f"gke-{name}-pods-{id_[:8]}",
-                "clusterIpv4CidrBlock": "10.8.0.0/14",
-            },
-            "initialClusterVersion": body.get("initialClusterVersion", VERSION),
-            "currentMasterVersion": VERSION,
-            "currentNodeVersion": VERSION,
-            "createTime": self.world.stamp(),
-            "endpoint": self.endpoint or f"34.66.{int(id_[:2], 16)}.{int(id_[2:4], 16)}",
-            "masterAuth": {"clusterCaCertificate": base64.b64encode(self.ca_certificate.encode()).decode()},
-            "controlPlaneEndpointsConfig": {**access, "dnsEndpointConfig": {**access.get("dnsEndpointConfig", {}), "endpoint": dns}},
-            "selfLink": numbered(path, project.number),
-        }
+        return fresh_cluster(self.world, path, body, network, subnet, self.endpoint, self.dns_endpoint, self.ca_certificate)
 
     def _delete(self, request: Request) -> Body:
         path = self._cluster(request)
@@ -292,18 +253,5 @@ class ContainerFake(Service):
         def change() -> None:
             self.world.resources[path].body["autoscaling"] = scaling
 
-        self.rules._check_autoscaling({"autoscaling": scaling})
+        self.rules.check_autoscaling({"autoscaling": scaling})
         return self.pools.set(path, "SET_NODE_POOL_MANAGEMENT", request.method, change).body
-
-
-def _autopilot(body: Body, project: str) -> Body:
-    """A cluster with what Autopilot turns on by itself."""
-    addons: dict[str, Any] = {"gcsFuseCsiDriverConfig": {"enabled": True}, **body.get("addonsConfig", {})}
-    return {
-        **body,
-        "addonsConfig": addons,
-        "workloadIdentityConfig": {"workloadPool": f"{project}.svc.id.goog"},
-        "networkConfig": {"datapathProvider": "ADVANCED_DATAPATH", **body.get("networkConfig", {})},
-        "ipAllocationPolicy": {"useIpAliases": True, **body.get("ipAllocationPolicy", {})},
-        "releaseChannel": body.get("releaseChannel", {"channel": "REGULAR"}),
-    }

@@ -30,7 +30,13 @@ class Surroundings:
         tidy = f"gke-{name[:20].rstrip('-')}-{short}"
         for rule in (f"{tidy}-all", f"{tidy}-vms", f"{tidy}-exkubelet", f"{tidy}-inkubelet", f"k8s-{short}{short}-node-http-hc"):
             path = f"projects/{project}/global/firewalls/{rule}"
-            body = {"name": rule, "network": link(network), "sourceRanges": ["10.0.0.0/8"], "allowed": [{"IPProtocol": "tcp"}]}
+            body = {
+                "name": rule,
+                "network": link(network),
+                "sourceRanges": ["10.0.0.0/8"],
+                "targetTags": [f"{tidy}-node"],
+                "allowed": [{"IPProtocol": "tcp"}],
+            }
             self.compute.put(COLLECTIONS["firewalls"], path, body, {network}, cluster=cluster)
         zone = entry.body["locations"][0]
         neg = f"k8s1-{short}-ray-head-svc-8265-{short}"

@@ -1,5 +1,4 @@
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -7,8 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuneline.checkpoints import crc
-from tuneline.checkpoints.blocks import Blocks, ChunkSums, in_order
-from tuneline.checkpoints.tensors import F64, Chunk, DType, Tensor
+from tuneline.checkpoints.blocks import Blocks, ChunkSums
+from tuneline.checkpoints.casts import cast
+from tuneline.checkpoints.disk import Room
+from tuneline.checkpoints.tensors import BF16, F64, Chunk, DType, Tensor
 from tuneline.core.errors import CheckpointError
 
 I32 = DType("int32", "I32", 4)
@@ -24,6 +25,14 @@ class Bytes:
     def read_into(self, offset, out):
         assert offset + len(out) <= self.size
         out[:] = self.data[offset : offset + len(out)]
+
+    def fetch(self, offset, length, room):
+        memory = room.take(length)
+        self.read_into(offset, memory.data)
+        return memory
+
+    def expect(self, offset, length):
+        raise AssertionError("blocks announce nothing")
 
 
 def chunked(array, boxes, damaged=False):
@@ -56,29 +65,49 @@ def cases(draw):
     return array, draw(st.permutations(boxes)), draw(st.integers(1, 300))
 
 
-@settings(max_examples=300, deadline=None)
+def assembled(tensor, block_bytes, target=None):
+    """(block, its bytes, its sums) of every block."""
+    target = target or tensor.dtype
+    blocks = Blocks(tensor, block_bytes)
+    for block in blocks:
+        out = np.full(block.numel * target.size, 255, np.uint8)
+        yield block, out, blocks.read(block, target, out, Room())
+
+
+@settings(max_examples=120, deadline=None)
 @given(cases())
 def test_blocks_put_any_chunks_together(case):
     array, boxes, block_bytes = case
     tensor = chunked(array, boxes)
-    blocks, sums, whole = Blocks(tensor, block_bytes), ChunkSums(), b""
-    for block in blocks:
-        data, pieces = blocks.read(block)
+    sums, whole = ChunkSums(), b""
+    for block, data, crcs in assembled(tensor, block_bytes):
         assert len(data) <= max(block_bytes, tensor.dtype.size)
-        sums.add(tensor, pieces)
+        assert block.start * tensor.dtype.size == len(whole)
+        sums.add(tensor, block, crcs)
         whole += data.tobytes()
     assert whole == array.tobytes()
 
 
-@settings(max_examples=50, deadline=None)
-@given(cases())
-def test_a_damaged_byte_is_found_whatever_the_blocks(case):
+@settings(max_examples=100, deadline=None)
+@given(cases(), st.randoms(use_true_random=False))
+def test_a_damaged_byte_is_found_whatever_the_blocks_and_their_order(case, random):
     array, boxes, block_bytes = case
     tensor = chunked(array, boxes, damaged=True)
-    blocks, sums = Blocks(tensor, block_bytes), ChunkSums()
-    read = [blocks.read(block)[1] for block in blocks]
+    sums = ChunkSums()
+    read = list(assembled(tensor, block_bytes))
+    random.shuffle(read)
     with pytest.raises(CheckpointError, match="are damaged"):
-        [sums.add(tensor, pieces) for pieces in read]
+        [sums.add(tensor, block, crcs) for block, _, crcs in read]
+
+
+@settings(max_examples=50, deadline=None)
+@given(cases())
+def test_blocks_are_cast_while_they_are_put_together(case):
+    array, boxes, block_bytes = case
+    tensor = chunked(array.astype(np.float64), boxes)
+    whole = b"".join(data.tobytes() for _, data, _ in assembled(tensor, block_bytes, BF16))
+    flat = np.ascontiguousarray(array, np.float64).reshape(-1).view(np.uint8)
+    assert whole == cast(flat, F64, BF16).tobytes()
 
 
 def test_an_empty_tensor_has_no_blocks():
@@ -88,27 +117,3 @@ def test_an_empty_tensor_has_no_blocks():
 @given(st.binary(max_size=300), st.binary(max_size=300))
 def test_sums_of_parts_make_the_sum_of_the_whole(first, second):
     assert crc.combine(zlib.crc32(first), zlib.crc32(second), len(second)) == zlib.crc32(first + second)
-
-
-def test_results_come_in_order_and_only_so_many_wait():
-    started = []
-
-    def work(number):
-        started.append(number)
-        return number * number
-
-    with ThreadPoolExecutor(3) as pool:
-        results = in_order(pool, work, range(100), 5)
-        assert next(results) == 0
-        assert len(started) <= 5
-        assert list(results) == [n * n for n in range(1, 100)]
-
-
-def test_an_error_stops_what_waits():
-    def work(number):
-        if number == 3:
-            raise CheckpointError("three")
-        return number
-
-    with ThreadPoolExecutor(2) as pool, pytest.raises(CheckpointError, match="three"):
-        list(in_order(pool, work, range(10**9), 4))

@@ -1,50 +1,98 @@
 import pytest
 
-from tuneline.checkpoints.layout import DCP_PLACES, detect
+from tuneline.checkpoints.blobs import Folder
+from tuneline.checkpoints.layout import ADAPTER, DCP, FSDP, HF, PLACES, SHARDED, detect, split_source, steps
 from tuneline.core.errors import CheckpointError
 
+FILES = {
+    DCP: ".metadata",
+    SHARDED: "shard-00001-model-00001-of-00001.safetensors",
+    FSDP: "model_world_size_8_rank_3.pt",
+    HF: "model.safetensors.index.json",
+    ADAPTER: "adapter_model.safetensors",
+}
 
-@pytest.mark.parametrize("place", DCP_PLACES)
-def test_each_layout_is_found(tmp_path, place):
-    folder = tmp_path / "step_1" / place
-    folder.mkdir(parents=True)
-    (folder / ".metadata").touch()
-    layout = detect(tmp_path / "step_1")
-    assert layout.folder == folder
+
+def make(folder, *paths):
+    for path in paths:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).touch()
+    return Folder(folder)
 
 
-def test_companions_are_those_of_the_step_and_no_others(tmp_path):
-    step = tmp_path / "model" / "run" / "step_1"
-    (step / "policy/weights/model").mkdir(parents=True)
-    for folder in (step / "policy/tokenizer", step / "tokenizer", tmp_path / "tokenizer", step.parent / "tokenizer"):
-        folder.mkdir()
-    (step / "policy/weights/model/.metadata").touch()
-    policy = step / "policy"
-    expected = (policy / "weights/model", policy / "weights", policy, policy / "tokenizer", step, step / "tokenizer")
-    for source in (step, policy, policy / "weights", policy / "weights/model"):
-        assert detect(source).companions == expected
+@pytest.mark.parametrize(("kind", "place"), [(kind, place) for kind, places in PLACES.items() for place in places])
+def test_each_layout_is_found(tmp_path, kind, place):
+    layout = detect(make(tmp_path, f"{place}/{FILES[kind]}".lstrip("/")))
+    assert (layout.kind, layout.under) == (kind, place)
+
+
+@pytest.mark.parametrize(
+    ("source", "parts"),
+    [
+        ("/a/step_1", ("/a/step_1", "")),
+        ("/a/step_1/policy/weights/model/", ("/a/step_1", "policy/weights/model")),
+        ("gs://b/run/global_step_5/actor", ("gs://b/run/global_step_5", "actor")),
+    ],
+)
+def test_what_a_person_names_is_a_part_of_a_step(source, parts):
+    assert split_source(source) == parts
+
+
+def test_companions_are_those_of_the_step(tmp_path):
+    tree = make(
+        tmp_path,
+        "policy/weights/model/.metadata",
+        "policy/tokenizer/x",
+        "tokenizer/x",
+        "policy/weights/x",
+    )
+    expected = ("policy/weights/model", "policy/weights", "policy", "policy/tokenizer", "", "tokenizer")
+    for under in ("", "policy", "policy/weights", "policy/weights/model"):
+        assert detect(tree, under).companions == expected
+    verl = make(tmp_path / "verl", "actor/model_world_size_1_rank_0.pt", "actor/huggingface/config.json")
+    assert detect(verl).companions == ("actor", "actor/huggingface", "")
 
 
 def test_nothing_found_says_what_was_looked_for_and_what_is_there(tmp_path):
     for number in range(25):
-        (tmp_path / f"step_{number:02d}").mkdir()
+        (tmp_path / f"folder_{number:02d}").mkdir()
     with pytest.raises(CheckpointError) as caught:
-        detect(tmp_path)
+        detect(Folder(tmp_path))
     text = str(caught.value)
-    assert all(str(tmp_path / place / ".metadata") in text for place in DCP_PLACES)
-    assert "step_00, step_01" in text
+    assert all(f"{tmp_path}/{place}/".replace("//", "/") + ".metadata" in text for place in PLACES[DCP])
+    assert f"{tmp_path}/actor/model_world_size_*_rank_*.pt (verl" in text
+    assert "folder_00, folder_01" in text
     assert "and 5 more" in text
 
 
 def test_two_checkpoints_are_not_guessed_between(tmp_path):
-    for place in ("weights", "weights/model"):
-        (tmp_path / place).mkdir()
-        (tmp_path / place / ".metadata").touch()
     with pytest.raises(CheckpointError) as caught:
-        detect(tmp_path)
-    assert caught.value.choices == (str(tmp_path / "weights"), str(tmp_path / "weights/model"))
+        detect(make(tmp_path, "weights/.metadata", "weights/model/.metadata"))
+    assert caught.value.choices == (f"{tmp_path}/weights (dcp)", f"{tmp_path}/weights/model (dcp)")
 
 
-def test_a_missing_folder(tmp_path):
-    with pytest.raises(CheckpointError, match="is no folder"):
-        detect(tmp_path / "nothing")
+def test_a_model_beside_its_shards_or_its_adapter_is_no_second_checkpoint(tmp_path):
+    assert detect(make(tmp_path / "a", "actor/model_world_size_1_rank_0.pt", "actor/huggingface/model.safetensors")).kind == FSDP
+    assert detect(make(tmp_path / "b", "model.safetensors", "adapter_model.safetensors")).kind == HF
+
+
+@pytest.mark.parametrize(
+    ("path", "sign"),
+    [
+        ("policy/weights/iter_0000005/x", "iter_0000005"),
+        ("actor/dist_ckpt/.metadata", "dist_ckpt"),
+        ("actor/model/dist_ckpt/x", "dist_ckpt"),
+        ("mp_rank_00_001/x.pt", "mp_rank_00_001"),
+        ("weights/common.pt", "common.pt"),
+    ],
+)
+def test_megatron_is_refused_by_name_even_beside_a_metadata_file(tmp_path, path, sign):
+    tree = make(tmp_path, path, "weights/.metadata")
+    with pytest.raises(CheckpointError, match=rf"is a Megatron checkpoint \({sign}\)") as caught:
+        detect(tree)
+    assert "Megatron-Bridge" in caught.value.next_move
+
+
+def test_steps_are_listed_newest_first(tmp_path):
+    tree = make(tmp_path, "step_5/x", "global_step_20/x", "step_100/x", "tmp_step_200/x", "step_x/x", "step_7")
+    assert steps(tree) == {100: "step_100", 20: "global_step_20", 5: "step_5"}

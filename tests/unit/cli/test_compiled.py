@@ -25,6 +25,25 @@ def test_an_unknown_recipe_lists_those_that_exist() -> None:
         compiled.find("local-tony")
 
 
+@pytest.mark.parametrize(
+    "content", [b"a: [", b"a: 1", b"[]", b"", b"\xff\xfe", b"root: {inputDefinitions: {parameters: {x: {defaultValue: 1}}}}"]
+)
+def test_a_file_that_is_no_compiled_pipeline_is_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "other.yaml"
+    path.write_bytes(content)
+    with pytest.raises(SpecError) as caught:
+        compiled.defaults(compiled.find(str(path)))
+    assert "no pipeline that compile.py made" in caught.value.faults[0]
+
+
+def test_a_store_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for arguments in (["--store", str(tmp_path / "file" / "store")], ["--set", "output_root="]):
+        result = CliRunner().invoke(group, ["run", *arguments])
+        assert isinstance(result.exception, SpecError)
+        assert result.exception.faults[0].startswith("output_root=")
+
+
 def test_assignments() -> None:
     assert compiled.assignments(["a=1", "b=x=y", "c="]) == {"a": "1", "b": "x=y", "c": ""}
     with pytest.raises(click.BadParameter, match="want name=value"):

@@ -39,6 +39,12 @@ def test_plain_output_has_a_line_a_task_and_one_for_each_tenth_of_the_training()
     assert "second" not in shown[-1]
 
 
+def test_a_line_that_a_full_disk_cut_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b'{"a": 1}\n{"b": {"c"{"d": 2}\n\xff\n{"e": 3}\n')
+    assert list(Events(path).read()) == [{"a": 1}, {"e": 3}]
+
+
 def test_events_come_once_and_only_whole(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     events = Events(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +33,9 @@ INVALID: list[tuple[dict[str, Any], list[str]]] = [
     ({"output_model_name": "My Model"}, ["output_model_name='My Model'", "a-z"]),
     ({"output_root": "relative/folder"}, ["must be an absolute folder"]),
     ({"output_root": "/data/python3/store"}, ["may not contain 'python3'"]),
+    ({"ops_rerun_token": "{{$.inputs.parameters['spec']}}"}, ["may not contain '{{$'"]),
+    ({"train_steps": True, "train_learning_rate": True}, ["train_steps=True: must be whole", "train_learning_rate=True: must be number"]),
+    ({"train_seed": "9" * 5000}, ["(5002 characters)", "whole number"]),
     ({"model_id": "nosuch"}, ["tiny-qwen2", "absolute folder", "owner/name"]),
     ({"model_id": "/no/such/folder"}, ["no such folder"]),
     ({"model_revision": "main"}, ["only a Hugging Face id has revisions"]),
@@ -54,6 +58,21 @@ def test_invalid_sets_are_refused_with_every_fault(parameters: dict[str, Any], w
         RunSpec.build(parameters)
     text = str(caught.value)
     assert [part for part in wanted if part not in text] == []
+
+
+@pytest.mark.parametrize("name", ["model_id", "data_id", "train_code_uri"])
+@pytest.mark.parametrize("below", [".", "store", "a link/store"])
+def test_a_folder_that_holds_the_store_is_refused(name: str, below: str, tmp_path: Path) -> None:
+    source, other = tmp_path / "project", tmp_path / "project-2"
+    source.mkdir()
+    other.mkdir()
+    (tmp_path / "a link").symlink_to(source)
+    root = str((tmp_path if "link" in below else source) / below)
+    with pytest.raises(SpecError) as caught:
+        RunSpec.build({name: str(source), "output_root": root})
+    assert [fault for fault in caught.value.faults if "holds output_root=" not in fault] == []
+    assert RunSpec.build({name: str(source), "output_root": str(other)})
+    assert RunSpec.build({name: str(source), "output_root": str(tmp_path)})
 
 
 def test_a_fault_in_one_parameter_does_not_hide_a_rule_between_others() -> None:

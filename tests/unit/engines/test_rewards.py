@@ -91,6 +91,25 @@ def test_a_user_reward_that_returns_nonsense_ends_the_training(code: Path, resul
         reward(["a", "b"], ["a", "b"])
 
 
+def test_a_user_reward_that_exits_or_empties_its_input_is_told_of(code: Path) -> None:
+    (code / "exits.py").write_text("import sys\ndef f(completions, ground_truths):\n    sys.exit(3)\n")
+    with pytest.raises(JobError, match=r"sys\.exit\(3\)"):
+        load_reward("exits:f", str(code))(["a"], ["a"])
+    (code / "empties.py").write_text("def f(completions, ground_truths):\n    completions.clear()\n    return []\n")
+    with pytest.raises(JobError, match="one finite number a completion"):
+        load_reward("empties:f", str(code))(["a"], ["a"])
+    (code / "leaves.py").write_text("raise SystemExit(0)\n")
+    with pytest.raises(StagingError, match="cannot be imported: SystemExit"):
+        load_reward("leaves:f", str(code))
+
+
+def test_what_a_user_reward_returned_is_told_in_short(code: Path) -> None:
+    (code / "long.py").write_text("def f(completions, ground_truths):\n    return ['x' * 10**6] * 1000\n")
+    with pytest.raises(JobError) as caught:
+        load_reward("long:f", str(code))(["a"], ["a"])
+    assert len(str(caught.value)) < 1000
+
+
 def test_a_digest_follows_the_source_and_runs_nothing(code: Path) -> None:
     module = code / "mine.py"
     module.write_text("raise SystemExit('imported')\n")

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from itertools import islice
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuneline.engines.schedule import MICRO_BATCH_TOKENS, accumulation, prompts_of_steps
+from tuneline.core.errors import StagingError
+from tuneline.engines.schedule import MICRO_BATCH_TOKENS, accumulation, prompts_of_steps, refuse_long_prompts
 
 
 @settings(deadline=None)
@@ -42,3 +44,10 @@ def test_micro_batches_are_equal_fit_and_are_as_few_as_can_be(completions: int, 
     assert completions // pieces * tokens <= MICRO_BATCH_TOKENS or pieces == completions
     for fewer in range(1, pieces):
         assert completions % fewer or completions // fewer * tokens > MICRO_BATCH_TOKENS
+
+
+def test_a_prompt_longer_than_allowed_is_named() -> None:
+    refuse_long_prompts("train", [8, 16, 3], 16)
+    with pytest.raises(StagingError, match="2 of 4 test prompts are longer than train_prompt_tokens") as caught:
+        refuse_long_prompts("test", [8, 17, 3, 40], 16)
+    assert caught.value.found == "40 tokens at most, 17 in test row 1"

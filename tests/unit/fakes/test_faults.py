@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import requests
@@ -124,3 +125,20 @@ def test_threads_sleep_side_by_side() -> None:
     assert time.monotonic() - began < 5
     with pytest.raises(ValueError, match="cannot sleep"):
         clock.sleep(-1)
+
+
+def test_eight_threads_share_the_fakes_and_the_clock(fakes: GoogleFakes, clients: Clients) -> None:
+    clients.network()
+    began = fakes.clock.elapsed
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda index: clients.subnet(f"sub-{index}", cidr=f"10.0.{index}.0/24"), range(8)))
+    assert len([path for path in fakes.leftovers() if "/subnetworks/" in path]) == 8
+    assert fakes.clock.elapsed - began < 60
+
+
+def test_a_caller_with_a_clock_of_its_own_makes_time_pass_by_asking(fakes: GoogleFakes, clients: Clients) -> None:
+    fakes.pace(10)
+    operation = clients.compute(compute_v1.NetworksClient).insert(project=PROJECT, network_resource=compute_v1.Network(name="net"))
+    client = clients.compute(compute_v1.GlobalOperationsClient)
+    looks = [client.get(project=PROJECT, operation=operation.name).status for _ in range(3)]
+    assert looks[-1] == compute_v1.Operation.Status.DONE != looks[0]

@@ -177,6 +177,12 @@ def test_unknown_fields_wrong_types_and_enums_are_refused(fakes: GoogleFakes) ->
     assert requests.get(f"{fakes.endpoints['container']}/v1/{PARENT}/clowns", timeout=5).status_code == 404
 
 
+def test_the_server_config_names_versions_and_channels(clients: Clients) -> None:
+    config = clients.gke.get_server_config(name=PARENT)
+    assert config.default_cluster_version in config.valid_master_versions
+    assert [item.channel.name for item in config.channels] == ["RAPID", "REGULAR", "STABLE"]
+
+
 def test_autopilot_refuses_pools_and_makes_its_own(fakes: GoogleFakes, clients: Clients) -> None:
     clients.network()
     clients.subnet()

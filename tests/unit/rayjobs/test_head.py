@@ -75,6 +75,16 @@ def test_adopted_is_a_head_whose_process_lives_and_answers(tmp_path: Path, servi
     assert adopt_head(record) is None, "killed between the record and the start"
 
 
+@pytest.mark.parametrize("record", ["", "{", "[]", '{"pid": 1}'])
+def test_a_damaged_record_is_no_head_and_goes(tmp_path: Path, record: str) -> None:
+    path = tmp_path / "raycluster.json"
+    path.write_text(record)
+    assert read_head(path) is None
+    assert adopt_head(path) is None
+    stop_head(RUN, path, Deadline.after(SYSTEM, 5))
+    assert not path.exists()
+
+
 def test_a_head_that_is_still_starting_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, record = FakeClock(), tmp_path / "raycluster.json"
     write_json(record, asdict(make_head(tmp_path)))

@@ -150,6 +150,31 @@ def test_nothing_is_submitted_to_a_lost_head(room: Room) -> None:
         room.runner(alive=False).submit(NAME, REQUEST)
 
 
+@pytest.mark.parametrize("variable", ["RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"])
+def test_no_variable_sends_a_job_to_another_cluster(variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    class Answering(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_error(404)
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            """No line on stderr."""
+
+    server = HTTPServer(("127.0.0.1", 0), Answering)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv(variable, "http://127.0.0.1:1")
+    (tmp_path / "token").write_text("t")
+    head = Head("tlx", 1, 0.0, {}, f"http://127.0.0.1:{server.server_port}", str(tmp_path), str(tmp_path / "token"))
+    try:
+        LocalJobRunner(head, clock=FakeClock()).status(NAME)
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert asked
+
+
 def test_another_head_on_the_port_is_a_lost_head(room: Room) -> None:
     class Refusing(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -21,8 +21,9 @@ class Memory:
     def read(self) -> Mapping[str, Any] | None:
         return self.document
 
-    def write(self, document: Mapping[str, Any]) -> None:
-        self.document = document
+    def change(self, edit: Callable[[Mapping[str, Any] | None], Mapping[str, Any]]) -> Mapping[str, Any]:
+        self.document = edit(self.document)
+        return self.document
 
 
 def test_every_name_fits_where_the_longest_infra_name_is_used() -> None:
@@ -74,3 +75,15 @@ def test_the_record_survives_and_what_was_created_stays_created() -> None:
     assert entry.facts == {"id": "0a1b2c3d", "uid": "u"}
     retried.forget("cluster", "tuneline")
     assert Inventory(RUN_ID, records, clock=clock).entries == []
+
+
+def test_tasks_side_by_side_keep_each_others_entries() -> None:
+    records, clock = Memory(), FakeClock()
+    network, storage = Inventory(RUN_ID, records, clock=clock), Inventory(RUN_ID, records, clock=clock)
+    network.note("network", "tuneline-net", created=True)
+    storage.note("bucket", "acme", created=False)
+    network.note("network", "tuneline-rdma-net", created=True)
+    assert [entry.name for entry in Inventory(RUN_ID, records, clock=clock).entries] == ["tuneline-net", "acme", "tuneline-rdma-net"]
+    storage.forget("network", "tuneline-net")
+    network.forget("network", "tuneline-net")
+    assert [entry.name for entry in network.entries] == ["acme", "tuneline-rdma-net"]

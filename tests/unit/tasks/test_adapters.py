@@ -52,6 +52,48 @@ def test_faulty_sources_are_refused(tmp_path: Path, splits: dict[str, Any], want
         adapters.adapt(write(tmp_path / "raw", **splits), out, "gsm8k")
 
 
+def verl(**changed: Any) -> dict[str, Any]:
+    prompt = [{"role": "user", "content": "1+1?"}]
+    truth = {"style": "rule", "ground_truth": "2"}
+    return {"data_source": "x", "prompt": prompt, "ability": "math", "reward_model": truth, "extra_info": {"i": 1}} | changed
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [verl(extra_info={})],
+        [verl(), verl(extra_info={"i": "one"})],
+        [verl(extra_info={"i": 10**30})],
+        [verl(prompt=[{"role": "user", "content": "\ud800"}])],
+    ],
+)
+def test_rows_that_make_no_table_are_refused(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
+    with pytest.raises(StagingError, match="the rows of the train split make no table"):
+        adapters.adapt(write(tmp_path / "raw", train=rows, test=[]), tmp_path, "verl")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "wanted"),
+    [
+        ("train.parquet", b"", "train.parquet cannot be read"),
+        ("train.parquet", b"PAR1 and no more", "train.parquet cannot be read"),
+        ("train.jsonl", b'{"question": "\xff"}', "train.jsonl cannot be read"),
+        ("train.jsonl", b"[" * 100_000, "train.jsonl line 1 is no JSON"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, content: bytes, wanted: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(StagingError, match=wanted):
+        adapters.adapt(tmp_path, tmp_path, "gsm8k")
+
+
+def test_splits_are_told_by_words_of_files(tmp_path: Path) -> None:
+    source = write(tmp_path / "raw", **{"latest-train": [gsm8k(1)], "Test": [gsm8k(2)]})
+    (source / "train.parquet").mkdir()
+    (source / "train-bom.jsonl").write_text(json.dumps(gsm8k(3)) + "\n", encoding="utf-8-sig")
+    assert adapters.adapt(source, tmp_path, "gsm8k") == {"train": 2, "test": 1}
+
+
 def test_a_line_that_is_no_json_is_named(tmp_path: Path) -> None:
     source = write(tmp_path / "raw", train=[gsm8k(1)], test=[gsm8k(2)])
     (source / "train.jsonl").write_text("{broken\n")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
 import pytest
 
+from tests.gke_specs import spec_of
 from tests.unit.tasks.artifacts import FakeArtifact
 from tuneline.config.spec import RunSpec
-from tuneline.core.errors import LineageError, StagingError
+from tuneline.core.errors import ClusterError, LineageError, StagingError
 from tuneline.lineage.model import State
 from tuneline.lineage.sqlite import SqliteStore
 from tuneline.tasks import cleanup, preflight
-from tuneline.tasks.context import announce_run, current_run, local_run_id, running, running_spec
+from tuneline.tasks.context import announce_run, current_run, local_run_id, run_id_of, running, running_spec
 
 
 @pytest.fixture(autouse=True)
@@ -88,8 +90,61 @@ def test_preflight_names_what_this_computer_lacks(tmp_path: Path, monkeypatch: p
     assert "trl not installed" in faults[1]
 
 
+def test_a_full_disk_does_not_hide_why_a_task_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def fail() -> None:
+        with running("stage_code", root=str(tmp_path), run_id="tl1", parameters={}):
+            monkeypatch.setattr("tuneline.tasks.context.write_json", full)
+            monkeypatch.setattr("tuneline.tasks.context.log.event", full)
+            monkeypatch.setattr("tuneline.lineage.record.TaskRecord.finish", full)
+            raise StagingError("the reason")
+
+    with pytest.raises(StagingError, match="the reason"):
+        fail()
+    assert "stage_code failed: [TL210] the reason" in capsys.readouterr().out
+
+
+def test_cleanup_releases_although_the_lineage_store_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    released: list[str] = []
+    monkeypatch.setattr("tuneline.tasks.release_gpus.release", lambda store, run_id: released.append(run_id) or "gone")
+    (tmp_path / "lineage").mkdir()
+    (tmp_path / "lineage" / "lineage.sqlite").write_bytes(b"no database, but long enough to be taken for one" * 10)
+    with pytest.raises(LineageError, match="cannot be used"):
+        cleanup.end_run("tl1", str(tmp_path), "FAILED")
+    assert released == ["tl1"]
+
+
+def test_a_cleanup_that_cannot_release_fails_on_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stuck(store: object, run_id: str) -> str:
+        raise ClusterError("processes do not end")
+
+    monkeypatch.setattr("tuneline.tasks.release_gpus.release", stuck)
+    with pytest.raises(ClusterError, match="do not end"):
+        cleanup.end_run("tl1", str(tmp_path), "FAILED")
+    execution = SqliteStore(tmp_path / "lineage" / "lineage.sqlite").execution("tl1/cleanup/1")
+    assert execution is not None
+    assert execution.state is State.FAILED
+
+
 def test_running_spec_validates_again(tmp_path: Path) -> None:
     spec = RunSpec.build({"output_root": str(tmp_path)})
     with running_spec("provision_network", spec.to_json(), "job-1") as (task, got):
         assert got == spec
         assert task.run_id == local_run_id("job-1")
+
+
+def test_preflight_on_gke_wants_an_image_and_nothing_of_this_computer() -> None:
+    assert list(preflight.faults_on_gke(spec_of("standard"))) == [
+        "gpu_image='': train_engine=trl has no image of its own on GKE; name one that holds it, by digest"
+    ]
+    assert list(preflight.faults_on_gke(spec_of("standard", gpu_image="example.test/steps-local@sha256:" + "a" * 64))) == []
+
+
+def test_a_run_on_gke_has_another_id_than_one_on_this_computer() -> None:
+    ids = {run_id_of("local", "", "", "job"), run_id_of("gke", "p", "r", "job"), run_id_of("gke", "p", "r2", "job")}
+    assert len(ids) == 3
+    assert run_id_of("local", "p", "r", "job") == local_run_id("job")

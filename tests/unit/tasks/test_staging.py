@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from tests.unit.tasks.artifacts import FakeArtifact
 from tuneline.config.spec import RunSpec
-from tuneline.core.errors import LineageError, StagingError
+from tuneline.core.errors import CheckpointError, LineageError, StagingError, TunelineError
 from tuneline.lineage.model import State
 from tuneline.lineage.sqlite import SqliteStore
-from tuneline.tasks import stage_code, stage_dataset, stage_model, training
+from tuneline.tasks import stage_code, stage_dataset, stage_model, staging, training
 from tuneline.tasks.context import running_spec
+
+_HEADER = b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+WEIGHTS = len(_HEADER).to_bytes(8, "little") + _HEADER + b"four"
 
 
 def row(number: int) -> str:
@@ -34,7 +38,7 @@ def model(tmp_path: Path) -> Path:
     folder = tmp_path / "my-model"
     folder.mkdir()
     (folder / "config.json").write_text("{}")
-    (folder / "model.safetensors").write_bytes(b"weights")
+    (folder / "model.safetensors").write_bytes(WEIGHTS)
     (folder / ".cache").mkdir()
     (folder / ".cache" / "x").write_text("hidden")
     return folder
@@ -57,13 +61,67 @@ def test_half_a_model_is_refused_and_leaves_nothing(missing: str, tmp_path: Path
     (model / missing).unlink()
     with pytest.raises(StagingError, match="is no Hugging Face model"):
         stage_model.run(str(tmp_path / "store"), str(model), "", 0, "", FakeArtifact())
-    assert list((tmp_path / "store" / "models").iterdir()) == []
+    assert not (tmp_path / "store" / "models").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "error"),
+    [
+        ("config.json", b"{", StagingError),
+        ("config.json", b"[]", StagingError),
+        ("config.json", b"\xff\xfe", StagingError),
+        ("model.safetensors", WEIGHTS[:-1], CheckpointError),
+        ("model.safetensors", b"", CheckpointError),
+        ("model.safetensors.index.json", b'{"weight_map": {"w": "model-1.safetensors"}}', CheckpointError),
+    ],
+)
+def test_a_damaged_model_is_refused_before_it_is_copied(
+    name: str, content: bytes, error: type[TunelineError], tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (model / name).write_bytes(content)
+    monkeypatch.setattr("tuneline.tasks.staging.stage", None)
+    with pytest.raises(error):
+        stage_model.run(str(tmp_path / "store"), str(model), "", 0, "", FakeArtifact())
+
+
+def test_a_model_of_the_hub_cache_is_copied_through_its_links(tmp_path: Path, model: Path) -> None:
+    snapshot = tmp_path / ("snapshot" * 30)
+    snapshot.mkdir()
+    for path in model.iterdir():
+        (snapshot / path.name).symlink_to(path)
+    artifact = FakeArtifact()
+    stage_model.run(str(tmp_path / "store"), str(snapshot), "", 0, "", artifact)
+    assert not (Path(artifact.uri) / "model.safetensors").is_symlink()
+    assert (Path(artifact.uri) / "model.safetensors").read_bytes() == WEIGHTS
+
+
+def test_what_cannot_be_copied_is_named_and_nothing_is_copied(tmp_path: Path) -> None:
+    source, beside = tmp_path / "a", tmp_path / "b"
+    for folder in (source, beside):
+        folder.mkdir()
+    (source / "first").write_text("x")
+    odd = source / "odd"
+    cases = [
+        (lambda: os.mkfifo(odd), "is no file"),
+        (lambda: odd.symlink_to("/no/such/file"), "No such file"),
+        (lambda: odd.symlink_to(source), "a folder that holds it"),
+        (lambda: (odd.symlink_to(beside), (beside / "back").symlink_to(source)), "a folder that holds it"),
+    ]
+    for number, (make, wanted) in enumerate(cases):
+        make()
+        target = tmp_path / str(number)
+        target.mkdir()
+        with pytest.raises(StagingError, match=wanted) as caught:
+            staging.copy_folder(str(source))(target)
+        assert "odd" in caught.value.message
+        assert list(target.iterdir()) == []
+        odd.unlink()
 
 
 def test_a_changed_staged_folder_is_not_taken_for_the_old_one(tmp_path: Path, model: Path) -> None:
     artifact = FakeArtifact()
     stage_model.run(str(tmp_path / "store"), str(model), "", 0, "", artifact)
-    (Path(artifact.uri) / "model.safetensors").write_bytes(b"Weights")
+    (Path(artifact.uri) / "model.safetensors").write_bytes(WEIGHTS[:-1] + b"!")
     with pytest.raises(LineageError, match="is not what was recorded"):
         stage_model.run(str(tmp_path / "store"), str(model), "", 0, "", FakeArtifact())
 
