@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 from tests.gke_specs import PLACE, PROVISIONINGS, SYSTEMS
@@ -10,6 +11,8 @@ from tuneline.config.spec import RunSpec
 from tuneline.core.errors import SpecError
 from tuneline.engines.base import TrainingInputs
 
+#: A folder of user code that exists.
+CODE = str(Path(__file__).parent)
 TRAIN: dict[str, Any] = {
     **PLACE,
     **PROVISIONINGS["reservation"],
@@ -73,7 +76,7 @@ def random_parameters(seed: int, version: str) -> dict[str, Any]:
         train_seed=draw.randint(0, 2**31 - 1),
         train_tools="tools.yaml" if agent else "",
         train_max_turns=draw.randint(2, 8) if agent else 1,
-        train_code_uri="/" if agent else "",
+        train_code_uri=CODE if agent else "",
         train_wandb_secret=draw.choice(["", "wandb-key"]),
         train_extra=draw.choice(["", "actor_rollout_ref.actor.clip_ratio_high=0.28 +actor_rollout_ref.model.override_config.attn=sdpa"]),
     )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.engines.packages import ROOT, run
-from tests.engines.specs import inputs, parameters, random_parameters, spec, verdict
+from tests.engines.specs import CODE, inputs, parameters, random_parameters, spec, verdict
 from tuneline.config.engine_rules import VERSIONS, version_of
 from tuneline.config.recipes import load_recipe
 from tuneline.config.spec import RunSpec
@@ -37,8 +37,8 @@ def test_the_tutorials_runs_compose_and_are_valid(version: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS["verl"])
 def test_a_conversation_with_a_tool_composes(version: str) -> None:
-    one = spec(train_engine_version=version, train_tools="conf/calculator.yaml", train_max_turns=2, train_code_uri="/")
-    other = spec(train_engine_version=version, train_agent_loop="loops.yaml:my_loop", train_max_turns=4, train_code_uri="/")
+    one = spec(train_engine_version=version, train_tools="conf/calculator.yaml", train_max_turns=2, train_code_uri=CODE)
+    other = spec(train_engine_version=version, train_agent_loop="loops.yaml:my_loop", train_max_turns=4, train_code_uri=CODE)
     assert judge(version, [one, other]) == ["", ""]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.engines.specs import parameters, spec
+from tests.engines.specs import CODE, parameters, spec
 from tuneline.config.engine_rules import Layout, layout_of, version_of
 from tuneline.config.spec import RunSpec
 from tuneline.core.errors import SpecError
@@ -28,9 +28,9 @@ INVALID: list[tuple[dict[str, Any], list[str]]] = [
     ({"infra_platform": "local"}, ["needs GPU nodes", "train_engine=trl"]),
     ({"gpu_machine": ""}, ["a4-highgpu-8g"]),
     ({"train_tools": "tools.yaml", "train_max_turns": 2}, ["train_code_uri is ''"]),
-    ({"train_tools": "../tools.yaml", "train_max_turns": 2, "train_code_uri": "/"}, ["must be a YAML file"]),
-    ({"train_tools": "tools.yaml", "train_code_uri": "/"}, ["choose 2 or more"]),
-    ({"train_agent_loop": "loops.yaml", "train_code_uri": "/"}, ["FILE.yaml:NAME"]),
+    ({"train_tools": "../tools.yaml", "train_max_turns": 2, "train_code_uri": CODE}, ["must be a YAML file"]),
+    ({"train_tools": "tools.yaml", "train_code_uri": CODE}, ["choose 2 or more"]),
+    ({"train_agent_loop": "loops.yaml", "train_code_uri": CODE}, ["FILE.yaml:NAME"]),
     ({"train_max_turns": 3}, ["nobody answers the model"]),
     ({"train_lora_rank": 1024}, ["<= 512"]),
     ({"train_wandb_secret": "projects/p/secrets/x"}, ["never the key itself"]),

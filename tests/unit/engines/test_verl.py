@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.engines.specs import inputs, spec
+from tests.engines.specs import CODE, inputs, spec
 from tuneline.config.engine_settings import OWNED, recorded
 from tuneline.config.spec import RunSpec
 from tuneline.engines.base import Checkpoint, training_key
@@ -23,7 +23,7 @@ EVERYTHING: dict[str, Any] = {
     "train_tools": "tools.yaml",
     "train_agent_loop": "loops.yaml:mine",
     "train_max_turns": 2,
-    "train_code_uri": "/",
+    "train_code_uri": CODE,
 }
 
 
