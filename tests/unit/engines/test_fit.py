@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.engines.specs import parameters
+from tuneline.config.recipes import load_recipe
 from tuneline.config.spec import RunSpec
 from tuneline.core.errors import SpecError, StagingError
 from tuneline.engines.fit import GB, estimate, faults, require
@@ -128,3 +130,10 @@ def test_an_estimate_never_falls_with_a_larger_pass() -> None:
 def test_a_config_without_sizes_is_refused() -> None:
     with pytest.raises(StagingError, match="does not say how large"):
         shape_of({"model_type": "clip"})
+
+
+@pytest.mark.parametrize("path", sorted((Path(__file__).resolve().parents[3] / "recipes").glob("*-gke-*.yaml")), ids=lambda path: path.stem)
+def test_every_recipe_fits(path: Path) -> None:
+    one = RunSpec.build(load_recipe(path))
+    if one.gpu_machine:
+        assert faults(one, CONFIGS[one.model_id]) == []
