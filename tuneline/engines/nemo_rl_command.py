@@ -14,6 +14,8 @@ HOME = "/opt/nemo-rl"
 CHECKPOINTS_KEPT = 2
 #: More validation rows than any test split has: the whole of it is scored.
 ALL_ROWS = 1_048_576
+#: Rows hold the bare question; this file of NeMo RL asks for an answer in `\boxed{}`, which its verifier reads.
+PROMPT = "examples/prompts/cot.txt"
 _BASE = "examples/configs/grpo_math_1B.yaml"
 #: Part of a model's name and GPUs of a node, to the recipe that NeMo RL has for it: 8n8g-…tp8 for nodes of eight, not 8n4g.
 RECIPES = {
@@ -122,7 +124,7 @@ def _data_of_v05(inputs: TrainingInputs) -> dict[str, Value]:
         "data.dataset_name": "ResponseDataset",
         "+data.train_data_path": f"{inputs.dataset_dir}/train.jsonl",
         "+data.val_data_path": f"{inputs.dataset_dir}/test.jsonl",
-        "data.prompt_file": None,
+        "data.prompt_file": PROMPT,
     }
 
 
@@ -132,7 +134,7 @@ def _data(inputs: TrainingInputs) -> dict[str, Value]:
         "+data.train.data_path": f"{inputs.dataset_dir}/train.jsonl",
         "data.train.split_validation_size": 0,
         "data.validation": {"dataset_name": "ResponseDataset", "data_path": f"{inputs.dataset_dir}/test.jsonl"},
-        "data.default.prompt_file": None,
+        "data.default.prompt_file": PROMPT,
     }
 
 
