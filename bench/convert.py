@@ -114,7 +114,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size-gb", type=float, default=1.0, help="size of each input in 10^9 bytes (default 1)")
     parser.add_argument("--pairs", type=int, default=3, help="repetitions (default 3)")
-    parser.add_argument("--threads", default="1,2,4", help="thread counts of ours (default 1,2,4)")
+    parser.add_argument("--threads", default="1,2,4,8", help="thread counts of ours (default 1,2,4,8)")
     parser.add_argument("--cache", choices=("cold", "warm", "both"), default="both")
     parser.add_argument("--inputs", choices=("dcp", "verl", "both"), default="both")
     parser.add_argument("--peers", choices=("all", "cp"), default="all", help="cp: only the copy, not the converters")

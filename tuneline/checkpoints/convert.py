@@ -23,8 +23,8 @@ from tuneline.core.errors import StoreError
 from tuneline.core.log import get_logger
 from tuneline.lineage.digests import FileDigest, content_digest
 
-#: More than there are cores, for each waits for the disk part of the time.
-THREADS = max(4, min(16, os.cpu_count() or 1))
+#: More than a small machine has cores, for each waits for the disk part of the time; no more, for each holds memory.
+THREADS = max(8, min(12, os.cpu_count() or 1))
 #: Into a bucket every thread holds parts in memory.
 THREADS_REMOTE = 8
 #: From a bucket, what is announced so far ahead is merged to large reads.

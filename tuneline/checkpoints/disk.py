@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import mmap
 import os
 import sys
@@ -23,7 +24,6 @@ Bytes = npt.NDArray[np.uint8]
 ALIGNMENT = 4096
 #: File systems whose direct I/O is sound and fast. Network and FUSE file systems are read and written through their own caches.
 _DIRECT = ("ext4", "xfs", "overlay")
-_FALLOC_KEEP_SIZE = 1
 _SYNC_FILE_RANGE_WRITE = 2
 
 
@@ -106,17 +106,15 @@ def preallocate(descriptor: int, size: int) -> None:
 
     posix_fallocate is not used: where the file system cannot, it writes zeros.
     """
-    libc = _libc()
-    if libc is None:
-        return
-    if libc.fallocate64(descriptor, 0, ctypes.c_int64(0), ctypes.c_int64(size)):
+    fallocate = getattr(_libc(), "fallocate", None)
+    if fallocate is not None and fallocate(descriptor, 0, ctypes.c_int64(0), ctypes.c_int64(size)):
         number = ctypes.get_errno()
-        if number in (28, 122, 27):  # ENOSPC, EDQUOT, EFBIG
+        if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise OSError(number, os.strerror(number))
 
 
 def start_write_back(descriptor: int, start: int, length: int) -> None:
     """Begin to write a range of the page cache to the disk, without waiting."""
-    libc = _libc()
-    if libc is not None:
-        libc.sync_file_range(descriptor, ctypes.c_int64(start), ctypes.c_int64(length), ctypes.c_uint(_SYNC_FILE_RANGE_WRITE))
+    sync_file_range = getattr(_libc(), "sync_file_range", None)
+    if sync_file_range is not None:
+        sync_file_range(descriptor, ctypes.c_int64(start), ctypes.c_int64(length), ctypes.c_uint(_SYNC_FILE_RANGE_WRITE))

@@ -62,7 +62,7 @@ class Writer:
         self._threads = threads
         self._lanes = max(1, threads // _THREADS_A_SHARD)
         self._window_bytes = window_bytes
-        self._windows = max(4, 2 * -(-threads // self._lanes) + 2)
+        self._windows = max(4, -(-threads // self._lanes) + 3)
         self._ahead_bytes = ahead_bytes
         #: Guards all streams and windows; what may take long (reading, hashing, writing) is done without it.
         self._condition = threading.Condition()

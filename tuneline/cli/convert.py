@@ -36,7 +36,7 @@ class Size(click.ParamType[int]):
 @click.option("--shard-size", type=Size(), default="5GB", show_default=True, help="Largest file of weights.")
 @click.option("--merge-lora", is_flag=True, help="Add LoRA weights to the model's; else a PEFT adapter folder is written.")
 @click.option("--lora-alpha", type=float, help="Where the checkpoint does not tell.")
-@click.option("--threads", type=click.IntRange(1, 256), help="Default: 4 to 16, by the machine's cores.")
+@click.option("--threads", type=click.IntRange(1, 256), help="Default: 8 to 12, by the machine's cores.")
 @click.option("--no-lineage", is_flag=True, help="Write no lineage.json beside the files.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(

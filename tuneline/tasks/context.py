@@ -166,7 +166,7 @@ def running(
         def tell(path: str, value: Mapping[str, Any]) -> None:
             if run_id:
                 # What cannot be told must not hide what is to be told: before provision_storage there may be no bucket.
-                with _best_effort(path):
+                with _told(path):
                     documents.write(path, {"task": name, "attempt": attempt, **value, "at": utc(clock.now())})
 
         if bucket:
@@ -182,14 +182,14 @@ def running(
             tell(store.error(run_id, name), {"error": text})
             if bucket:
                 tell(telling, {"state": "FAILED"})
-            with _best_effort("the failure"):
+            with _told("the event"):
                 log.event("task", task=name, state="failed", attempt=attempt, error=text)
-            with _best_effort("the failure"):
+            with _told("the lineage"):
                 record.finish("FAILED", {"error": text[:2000]})
             raise
         record.finish("COMPLETE", task.notes)
         if run_id:
-            with _best_effort(store.error(run_id, name)):
+            with _told(store.error(run_id, name)):
                 documents.delete(store.error(run_id, name))
         if bucket:
             tell(telling, {"state": "COMPLETE", "notes": task.notes})
@@ -198,7 +198,7 @@ def running(
 
 @contextlib.contextmanager
 def _lineage(store: Store) -> Iterator[SqliteStore]:
-    """The lineage store: of a folder its own; of a bucket one that ends with the task (docs/decisions/0008)."""
+    """The lineage store: of a folder its own; of a bucket one that ends with the task (docs/decisions/0009)."""
     if not store.root.startswith("gs://"):
         yield SqliteStore(Path(store.lineage_db()))
         return
@@ -216,11 +216,11 @@ def _attempts(documents: Documents, path: str) -> int:
 
 
 @contextlib.contextmanager
-def _best_effort(what: str) -> Iterator[None]:
+def _told(what: str) -> Iterator[None]:
     try:
         yield
     except (OSError, TunelineError) as error:
-        logger.warning("%s could not be told: %s", what, error.message if isinstance(error, TunelineError) else error)
+        logger.warning("%s cannot be written: %s", what, error)
 
 
 @contextlib.contextmanager

@@ -36,8 +36,7 @@ def run(spec_json: str, job_name: str, model: Artifact, dataset: Artifact, code:
         if spec.train_engine != "trl" and (config := task.documents.read(f"{staged.base.uri}/config.json")):
             fit.require(spec, config)
         key = training.key_of(spec, engine, staged)
-        description = training.describe(spec, key, staged, clock=clock)
-        training.write_description(task.documents, task.store.training_description(key), description)
+        training.write_description(task.documents, task.store.training_description(key), training.describe(spec, key, staged, clock=clock))
         if task.site:
             task.notes["network"] = launch_on_gke(task.site)
             started = True

@@ -79,32 +79,6 @@ def require_intact(folder: Path, digest: str, what: str) -> None:
     )
 
 
-def require_whole(documents: Documents, uri: str, digest: str, what: str) -> None:
-    """Prove that a folder of a bucket has the sidecar of `digest` and holds exactly the files that this names, each of its size.
-
-    Raises:
-        LineageError: If it is not so.
-    """
-    data = documents.read_bytes(f"{uri}/{SIDECAR}")
-    if data is None:
-        found = f"no {SIDECAR} in {uri}"
-    elif (statement := parse(data, f"{uri}/{SIDECAR}")).digest != digest:
-        found = f"content digest {statement.digest} in {uri}"
-    else:
-        wanted = {subject.path: subject.size for subject in statement.subjects}
-        there = {path: size for path, size in documents.sizes(uri).items() if path != SIDECAR}
-        odd = sorted(path for path in wanted.keys() | there.keys() if wanted.get(path) != there.get(path))
-        if not odd:
-            return
-        found = f"{len(odd)} files that are missing, too many or of another size: {', '.join(odd[:5])}"
-    raise LineageError(
-        f"{what} is not what was recorded",
-        asked=f"content digest {digest}",
-        found=found,
-        next_move="move the folder away and run again with a new ops_rerun_token: it is staged anew",
-    )
-
-
 def source_files(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:
     """Every file of a user's folder that staging copies, in order; symbolic links are followed.
 
@@ -132,6 +106,32 @@ def source_files(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[
         raise StagingError(
             f"{error.filename} cannot be staged: {error.strerror}", next_move="correct or remove it, or name another folder"
         ) from error
+
+
+def require_whole(documents: Documents, uri: str, digest: str, what: str) -> None:
+    """Prove that a folder of a bucket has the sidecar of `digest` and holds exactly the files that this names, each of its size.
+
+    Raises:
+        LineageError: If it is not so.
+    """
+    data = documents.read_bytes(f"{uri}/{SIDECAR}")
+    if data is None:
+        found = f"no {SIDECAR} in {uri}"
+    elif (statement := parse(data, f"{uri}/{SIDECAR}")).digest != digest:
+        found = f"content digest {statement.digest} in {uri}"
+    else:
+        wanted = {subject.path: subject.size for subject in statement.subjects}
+        there = {path: size for path, size in documents.sizes(uri).items() if path != SIDECAR}
+        odd = sorted(path for path in wanted.keys() | there.keys() if wanted.get(path) != there.get(path))
+        if not odd:
+            return
+        found = f"{len(odd)} files that are missing, too many or of another size: {', '.join(odd[:5])}"
+    raise LineageError(
+        f"{what} is not what was recorded",
+        asked=f"content digest {digest}",
+        found=found,
+        next_move="move the folder away and run again with a new ops_rerun_token: it is staged anew",
+    )
 
 
 def copy_folder(source: str) -> Callable[[Path], None]:

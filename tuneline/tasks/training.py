@@ -75,12 +75,6 @@ def describe(spec: RunSpec, key: str, staged: Staged, *, clock: Clock = SYSTEM) 
     }
 
 
-def _hardware(spec: RunSpec) -> str:
-    if spec.infra_platform == "local":
-        return f"{platform.machine()}, {os.cpu_count()} CPUs, {spec.gpu_workers} workers"
-    return f"{spec.gpu_nodes} x {spec.gpu_machine} in {spec.infra_zone}" if spec.gpu_machine else f"{spec.gpu_workers} CPU workers"
-
-
 def write_description(documents: Documents, path: str, description: dict[str, Any]) -> None:
     """`training.json` of a training key: by its first run, unchanged by later ones.
 
@@ -97,6 +91,12 @@ def write_description(documents: Documents, path: str, description: dict[str, An
             found=str(standing)[:200],
             next_move="restore it from a copy, or move it away: it is written again",
         )
+
+
+def _hardware(spec: RunSpec) -> str:
+    if spec.infra_platform == "local":
+        return f"{platform.machine()}, {os.cpu_count()} CPUs, {spec.gpu_workers} workers"
+    return f"{spec.gpu_nodes} x {spec.gpu_machine} in {spec.infra_zone}" if spec.gpu_machine else f"{spec.gpu_workers} CPU workers"
 
 
 def _version(package: str) -> str:

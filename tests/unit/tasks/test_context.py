@@ -98,7 +98,7 @@ def test_a_full_disk_does_not_hide_why_a_task_failed(
 
     def fail() -> None:
         with running("stage_code", root=str(tmp_path), run_id="tl1", parameters={}):
-            monkeypatch.setattr("tuneline.tasks.context.write_json", full)
+            monkeypatch.setattr("tuneline.gcp.documents.Folder.write", full)
             monkeypatch.setattr("tuneline.tasks.context.log.event", full)
             monkeypatch.setattr("tuneline.lineage.record.TaskRecord.finish", full)
             raise StagingError("the reason")

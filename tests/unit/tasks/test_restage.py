@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from tests.unit.tasks.artifacts import FakeArtifact
 from tuneline.config.store import Store
 from tuneline.core.files import write_json
+from tuneline.gcp.documents import Folder
 from tuneline.lineage import sidecar
 from tuneline.lineage.audit import audit
 from tuneline.lineage.findings import AuditResult, Severity
@@ -72,7 +73,7 @@ class Place:
             }
             write_json(of_key / "training.json", {**taken, "code": {"uri": "", "digest": ""}, **described})
         with start_task(self.lineage, run_id=f"tl{self.runs}", task="train") as record:
-            task = Task("train", Store(str(self.root)), f"tl{self.runs}", record, self.lineage)
+            task = Task("train", Store(str(self.root)), f"tl{self.runs}", record, self.lineage, Folder())
             for name, artifact in inputs.items():
                 task.take(name, artifact)
             producer, _, attempt = done.parent.name.rpartition("-a")
