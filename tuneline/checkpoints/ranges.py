@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -16,6 +15,8 @@ from tuneline.checkpoints.disk import Bytes
 RANGE_BYTES = 16 << 20
 GAP_BYTES = 256 << 10
 CONNECTIONS = 16
+#: Ranges of one object that may grow at a time: shards that are written side by side read it at as many places.
+_GROWING = 4
 #: Ranges that are fetched or waiting to be used hold no more than this, unless a reader needs one at once.
 BUDGET_BYTES = 128 << 20
 
@@ -47,24 +48,21 @@ class Ranges:
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(connections, "fetch")
         self._known: dict[int, list[_Range]] = {}
-        self._waiting: deque[_Range] = deque()
+        self._waiting: list[_Range] = []
 
     def expect(self, source: Remote, offset: int, length: int) -> None:
         """`length` bytes from `offset` on will be fetched once."""
         with self._lock:
             ranges = self._known.setdefault(id(source), [])
-            last = ranges[-1] if ranges else None
-            if (
-                last is not None
-                and not last.sealed
-                and 0 <= offset - last.end <= GAP_BYTES
-                and offset + length - last.start <= self._range_bytes
-            ):
-                last.end = offset + length
-                last.uses += 1
+            growing = [each for each in ranges if not each.sealed]
+            for each in reversed(growing):
+                if 0 <= offset - each.end <= GAP_BYTES and offset + length - each.start <= self._range_bytes:
+                    each.end = offset + length
+                    each.uses += 1
+                    break
             else:
-                if last is not None:
-                    last.sealed = True
+                if len(growing) == _GROWING:
+                    growing[0].sealed = True
                 ranges.append(_Range(source, offset, offset + length))
                 self._waiting.append(ranges[-1])
             self._start_what_fits()
@@ -92,8 +90,11 @@ class Ranges:
         return data[offset - found.start : offset - found.start + length]
 
     def _start_what_fits(self) -> None:
-        while self._waiting and self._waiting[0].sealed and self._held + self._waiting[0].end - self._waiting[0].start <= self._budget:
-            self._start(self._waiting.popleft())
+        for each in [each for each in self._waiting if each.sealed]:
+            if self._held + each.end - each.start > self._budget:
+                return
+            self._waiting.remove(each)
+            self._start(each)
 
     def _start(self, found: _Range) -> None:
         self._held += found.end - found.start

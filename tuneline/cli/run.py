@@ -43,6 +43,8 @@ def command(recipe: str, sets: tuple[str, ...], store: Path) -> None:
     path = compiled.find(recipe)
     changes: dict[str, Any] = {"output_root": str(store.resolve()), **compiled.assignments(sets)}
     spec = RunSpec.build({**compiled.defaults(path), **changes})
+    if spec.infra_platform != "local":
+        raise SpecError([f"infra_platform={spec.infra_platform!r}: `tuneline run` runs on this computer; choose local"])
     if not spec.output_root:
         raise SpecError(["output_root='': must be an absolute folder; leave it out and give --store"])
     if not spec.ops_rerun_token and (token := _fingerprint(spec)):

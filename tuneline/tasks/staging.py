@@ -43,6 +43,14 @@ def stage(
         StagingError: If `fill` wrote nothing.
         LineageError: If the folder that is there already does not hold what its name says.
     """
+    if task.store.root.startswith("gs://"):
+        # Before GPUs: clusters stand up and go away on GKE, but nothing trains on them yet.
+        raise StagingError(
+            "a run cannot be staged into a bucket by this version",
+            asked=task.store.root,
+            choices=("infra_platform=local with a folder",),
+            next_move="train on this computer; on GKE this version only provisions and tears down",
+        )
     with scratch_dir(Path(final("0" * 64)).parent) as content:
         fill(content)
         files = digest_folder(content)

@@ -65,3 +65,13 @@ def test_params_lists_every_parameter() -> None:
     assert result.exit_code == 0
     assert all(f'"{name}"' in result.output for name in RunSpec.model_fields)
     assert "train_learning_rate" in CliRunner().invoke(group, ["params"], env={"COLUMNS": "200"}).output
+
+
+def test_run_is_for_this_computer(tmp_path: Path) -> None:
+    gke = ["infra_platform=gke", "infra_project=p", "infra_region=us-central1", "infra_zone=us-central1-b", "output_root=gs://bucket/x"]
+    gke += ["gpu_machine=a4-highgpu-8g", "gpu_reservation=r"]
+    arguments = [argument for value in gke for argument in ("--set", value)]
+    result = CliRunner().invoke(group, ["run", "--store", str(tmp_path / "store"), *arguments])
+    assert isinstance(result.exception, SpecError)
+    assert "`tuneline run` runs on this computer" in str(result.exception)
+    assert not (tmp_path / "store").exists()

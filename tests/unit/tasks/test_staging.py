@@ -14,7 +14,7 @@ from tuneline.core.errors import CheckpointError, LineageError, StagingError, Tu
 from tuneline.lineage.model import State
 from tuneline.lineage.sqlite import SqliteStore
 from tuneline.tasks import stage_code, stage_dataset, stage_model, staging, training
-from tuneline.tasks.context import running_spec
+from tuneline.tasks.context import running, running_spec
 
 _HEADER = b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
 WEIGHTS = len(_HEADER).to_bytes(8, "little") + _HEADER + b"four"
@@ -174,3 +174,15 @@ class Engine:
 
     def code_digest(self) -> str:
         return "e" * 64
+
+
+def test_nothing_is_staged_into_a_bucket(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The refusal comes before GPUs: staging is what they wait for."""
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    with (
+        pytest.raises(StagingError, match="cannot be staged into a bucket"),
+        running("stage_model", root="gs://bucket", run_id="", parameters={}) as task,
+    ):
+        staging.stage(task, task.store.code, staging.copy_folder(str(model)), kind="base", origin={"id": "m"})
+    assert sorted(tmp_path.rglob("*")) == before
