@@ -6,10 +6,10 @@ BIN := .venv/bin
 RUNTIME := .venv/.runtime
 DEV := .venv/.dev
 
-.PHONY: help demo test unit lint compile goldens bench fuzz lock clean
+.PHONY: help demo test unit test-engines record-engine lint compile goldens bench fuzz lock clean
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 $(RUNTIME): requirements.txt requirements-local.txt pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Tuneline needs Python 3.11 or newer; set PYTHON=/path/to/it"; exit 1; }
@@ -26,11 +26,18 @@ demo: $(RUNTIME) ## compile, run the compiled pipeline on this computer, say whe
 	$(BIN)/python compile.py
 	$(BIN)/tuneline run --recipe local-tiny
 
-test: $(DEV) ## every test
-	$(BIN)/python -m pytest tests
+test: $(DEV) ## every test but those with the engines' own packages
+	$(BIN)/python -m pytest tests --ignore=tests/engines
 
 unit: $(DEV) ## the fast tests
 	$(BIN)/python -m pytest tests/unit tests/contract
+
+test-engines: $(DEV) ## our jobs under verl's and NeMo RL's own code (installs verl into .engines/; NEMO_RL_SRC names copies of NeMo RL)
+	$(BIN)/python -m pytest tests/engines
+
+record-engine: $(DEV) ## record the settings of a version: VERSION=verl-0.9.1, or VERSION=nemo_rl-v0.5.0 with NEMO_RL_SRC
+	@test -n "$(VERSION)" || { echo "make record-engine VERSION=verl-0.9.1"; exit 1; }
+	VERSION=$(VERSION) $(BIN)/python -m tests.engines.packages
 
 lint: $(DEV) ## ruff, mypy, layers
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -66,21 +66,36 @@ def grpo(
     data_adapter: str = "verl",
     data_seed: int = 0,
     train_engine: str = "trl",
+    train_engine_version: str = "",
     train_steps: int = 100,
     train_save_every: int = 50,
     train_learning_rate: float = 1e-06,
     train_batch_size: int = 128,
     train_group_size: int = 16,
+    train_mini_batch: int = 0,
+    train_micro_batch: int = 0,
+    train_tensor_parallel: int = 1,
+    train_generation_nodes: int = 0,
+    train_generation_memory: float = 0.6,
+    train_offload: bool = False,
+    train_lora_rank: int = 0,
     train_prompt_tokens: int = 512,
     train_response_tokens: int = 512,
     train_temperature: float = 1.0,
     train_kl_coef: float = 0.0,
     train_reward: str = "gsm8k",
+    train_tools: str = "",
+    train_agent_loop: str = "",
+    train_max_turns: int = 1,
+    train_extra: str = "",
     train_code_uri: str = "",
     train_seed: int = 0,
     train_attempts: int = 3,
     train_stall_minutes: float = 15.0,
     train_deadline_hours: float = 120.0,
+    train_flat_steps: int = 20,
+    train_min_entropy: float = 0.0,
+    train_wandb_secret: str = "",
     train_force: bool = False,
     output_root: str = "",
     output_model_name: str = "tuneline-model",
@@ -118,7 +133,7 @@ def grpo(
         gpu_max_run_hours: Longest life of flex-start nodes. [hours]
         gpu_image: Container image of Ray head and workers, by digest; '' takes the engine's own.
         gpu_nccl_check: Measure all-reduce bandwidth before training and refuse a slow cluster.
-        gpu_workers: Training processes, one GPU each where there are GPUs. [processes]
+        gpu_workers: Training processes of the trl engine; verl and nemo_rl use every GPU. [processes]
         gpu_ready_minutes: How long the Ray cluster may take to be ready. [minutes]
         model_id: Base model: tiny-qwen2 (made here), an absolute folder, or a Hugging Face id.
         model_revision: Revision of a Hugging Face model; '' takes its main branch and records the commit.
@@ -127,22 +142,37 @@ def grpo(
         data_revision: Revision of a Hugging Face data set; '' takes its main branch and records the commit.
         data_adapter: How rows become prompts: verl (verl's parquet schema as it is) or gsm8k (question, answer).
         data_seed: Seed of a data set that is made here: which prompts are held out.
-        train_engine: What trains.
+        train_engine: What trains: trl (CPU or small), verl or nemo_rl (GPU nodes).
+        train_engine_version: Version of verl or NeMo RL; '' takes 0.6.1 (0.9.1 on A4X) or v0.5.0.
         train_steps: Optimizer steps. [steps]
         train_save_every: Steps between checkpoints; the last step is always saved. [steps]
         train_learning_rate: Peak learning rate of AdamW.
         train_batch_size: Completions per step over all workers. [completions]
         train_group_size: Completions per prompt: the group whose mean is the baseline. [completions]
+        train_mini_batch: Completions per optimizer update; 0 for one update a step with all of them. [completions]
+        train_micro_batch: Completions in one pass of a GPU; 0 chooses by their length. [completions]
+        train_tensor_parallel: GPUs that share one copy of the model while generating, and in nemo_rl while training. [GPUs]
+        train_generation_nodes: Nodes that only generate (nemo_rl); 0 generates where it trains. [nodes]
+        train_generation_memory: Part of a GPU's memory that generating may fill.
+        train_offload: Keep weights and optimizer in CPU memory while generating.
+        train_lora_rank: Rank of LoRA adapters; 0 trains every weight.
         train_prompt_tokens: Longest prompt; a longer one is refused before the first step. [tokens]
         train_response_tokens: Longest completion. [tokens]
         train_temperature: Sampling temperature of the rollouts.
         train_kl_coef: Weight of the KL term against the base model; 0 trains without a reference.
         train_reward: Reward: gsm8k (number after ####), exact (whole answer), or module:function from train_code_uri.
+        train_tools: Tool configuration (YAML) in train_code_uri that the model may call (verl); '' for none.
+        train_agent_loop: Agent loop of user code (verl): FILE.yaml:NAME in train_code_uri; '' for verl's own.
+        train_max_turns: Most answers of the model in one conversation. [turns]
+        train_extra: Further settings of the engine: KEY=VALUE separated by spaces; keys are checked.
         train_code_uri: Absolute folder with user code, put on the path of every worker; '' for none.
         train_seed: Seed of sampling and data order.
         train_attempts: Attempts of the training job before the run fails. [attempts]
         train_stall_minutes: Longest time without a new step before the job is stopped. [minutes]
         train_deadline_hours: Longest time for training, all attempts together. [hours]
+        train_flat_steps: Steps in a row without a difference between rewards before the job is stopped; 0 never stops it. [steps]
+        train_min_entropy: Entropy of the policy below which the job is stopped; 0 never stops it. [nats]
+        train_wandb_secret: Secret Manager name of a Weights & Biases key; '' logs to the console and TensorBoard.
         train_force: Train again even where a complete checkpoint of the same training exists.
         output_root: Where models, data, checkpoints, runs lie: gs://BUCKET[/FOLDER] on gke, else an absolute folder.
         output_model_name: Name under which the model is registered.
@@ -177,12 +207,17 @@ def grpo(
             gpu_provisioning=gpu_provisioning, gpu_reservation=gpu_reservation, gpu_max_run_hours=gpu_max_run_hours,
             gpu_image=gpu_image, gpu_nccl_check=gpu_nccl_check, gpu_workers=gpu_workers, gpu_ready_minutes=gpu_ready_minutes,
             model_id=model_id, model_revision=model_revision, model_seed=model_seed, data_id=data_id, data_revision=data_revision,
-            data_adapter=data_adapter, data_seed=data_seed, train_engine=train_engine, train_steps=train_steps,
-            train_save_every=train_save_every, train_learning_rate=train_learning_rate, train_batch_size=train_batch_size,
-            train_group_size=train_group_size, train_prompt_tokens=train_prompt_tokens,
+            data_adapter=data_adapter, data_seed=data_seed, train_engine=train_engine, train_engine_version=train_engine_version,
+            train_steps=train_steps, train_save_every=train_save_every, train_learning_rate=train_learning_rate,
+            train_batch_size=train_batch_size, train_group_size=train_group_size, train_mini_batch=train_mini_batch,
+            train_micro_batch=train_micro_batch, train_tensor_parallel=train_tensor_parallel,
+            train_generation_nodes=train_generation_nodes, train_generation_memory=train_generation_memory,
+            train_offload=train_offload, train_lora_rank=train_lora_rank, train_prompt_tokens=train_prompt_tokens,
             train_response_tokens=train_response_tokens, train_temperature=train_temperature, train_kl_coef=train_kl_coef,
-            train_reward=train_reward, train_code_uri=train_code_uri, train_seed=train_seed, train_attempts=train_attempts,
-            train_stall_minutes=train_stall_minutes, train_deadline_hours=train_deadline_hours, train_force=train_force,
+            train_reward=train_reward, train_tools=train_tools, train_agent_loop=train_agent_loop, train_max_turns=train_max_turns,
+            train_extra=train_extra, train_code_uri=train_code_uri, train_seed=train_seed, train_attempts=train_attempts,
+            train_stall_minutes=train_stall_minutes, train_deadline_hours=train_deadline_hours, train_flat_steps=train_flat_steps,
+            train_min_entropy=train_min_entropy, train_wandb_secret=train_wandb_secret, train_force=train_force,
             output_root=output_root, output_model_name=output_model_name, output_shard_mb=output_shard_mb,
             output_min_score=output_min_score, output_min_gain=output_min_gain, ops_cleanup_policy=ops_cleanup_policy,
             ops_rerun_token=ops_rerun_token,

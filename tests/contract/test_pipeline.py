@@ -67,6 +67,20 @@ def test_recipe_is_valid_and_is_what_was_compiled(recipe: str) -> None:
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
+def test_every_recipe_is_the_same_graph(recipe: str) -> None:
+    """What runs on a laptop is what runs in the cloud: only names and default values differ."""
+
+    def graph(name: str) -> dict[str, Any]:
+        document = compiled(name)
+        document["pipelineInfo"].pop("name")
+        for definition in document["root"]["inputDefinitions"]["parameters"].values():
+            definition.pop("defaultValue")
+        return document
+
+    assert graph(recipe) == graph("local-tiny")
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
 def test_caching_is_on_for_staging_and_convert_only(recipe: str) -> None:
     found = {name for name, task in tasks_of(compiled(recipe)).items() if task.get("cachingOptions", {}).get("enableCache")}
     groups = {name for name in found if not name.startswith("comp-") and name in ("run", "passed")}

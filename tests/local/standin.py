@@ -10,12 +10,12 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from tuneline.config.spec import RunSpec
-from tuneline.engines.base import Checkpoint, JobRequest, TrainingInputs
+from tuneline.engines.base import Checkpoint, Follow, JobRequest, TrainingInputs
 
 STEP_SECONDS = 0.02
 
@@ -32,6 +32,7 @@ class StandInEngine:
     """Engine of the tests."""
 
     name = "stand-in"
+    metrics_in_log = False
 
     def build_job(self, spec: RunSpec, inputs: TrainingInputs) -> JobRequest:
         plan = {
@@ -46,6 +47,15 @@ class StandInEngine:
 
     def parse_metrics(self, lines: Iterable[str]) -> list[dict[str, Any]]:
         return [json.loads(line) for line in lines]
+
+    def follow(self, start: int = 0) -> Follow:
+        return self.parse_metrics
+
+    def inspect_checkpoints(self, root: str, files: Mapping[str, int], read: Callable[[str], str]) -> list[Checkpoint]:
+        return self.find_checkpoints(root)
+
+    def why_not_resume(self, spec: RunSpec, checkpoint: Checkpoint) -> str:
+        return ""
 
     def find_checkpoints(self, root: str) -> list[Checkpoint]:
         found = []

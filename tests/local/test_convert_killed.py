@@ -57,16 +57,19 @@ def test_killed_at_random_moments(checkpoint, tmp_path):
     assert start().wait(60) == 0
     takes = time.monotonic() - began
     chooser, killed, resumed = random.Random(1), 0, 0
-    for _ in range(MOMENTS):
+    for _ in range(6 * MOMENTS):  # a busy machine may let many end before their moment
+        if killed == MOMENTS:
+            break
         if chooser.random() < 0.3 or not list(out.glob(".convert-*")):
             for path in sorted(out.glob("*/**/*"), reverse=True):
                 path.unlink() if path.is_file() else path.rmdir()
             for path in out.iterdir():
                 path.rmdir()
         resumed += bool(list(out.glob(".convert-*/state/*.json")))
-        process = start()
+        process, began = start(), time.monotonic()
         try:
             process.wait(chooser.uniform(0, takes))
+            takes = min(takes, time.monotonic() - began)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
             killed += process.wait(60) == -signal.SIGKILL
@@ -75,7 +78,7 @@ def test_killed_at_random_moments(checkpoint, tmp_path):
         for path in published:
             assert digest_folder(path) == right.files
             assert (path / SIDECAR).exists()
-    assert killed > MOMENTS / 2
+    assert killed == MOMENTS
     assert resumed > 3
     assert start().wait(60) == 0
     assert [path.name for path in out.iterdir() if not path.name.startswith(".")] == [right.digest]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tuneline.config import gke_rules
+from tuneline.config import engine_rules, gke_rules
 
 if TYPE_CHECKING:
     from tuneline.config.spec import RunSpec
@@ -28,6 +28,7 @@ def check(spec: RunSpec) -> Iterator[Fault]:
     yield from _names(spec)
     yield from _folders(spec)
     yield from _local(spec)
+    yield from engine_rules.check(spec)
     if spec.infra_platform == "gke":
         yield from gke_rules.check(spec)
 
@@ -40,9 +41,9 @@ def _batch(spec: RunSpec) -> Iterator[Fault]:
             f"train_batch_size={batch} is not a multiple of train_group_size={group} "
             f"({batch} = {batch // group} x {group} + {batch % group}); choose {_multiples(batch, group)}",
         )
-    if batch % workers:
+    if spec.train_engine == "trl" and batch % workers:
         yield (
-            ("train_batch_size", "gpu_workers"),
+            ("train_batch_size", "gpu_workers", "train_engine"),
             f"train_batch_size={batch} does not divide over gpu_workers={workers} "
             f"({batch} = {batch // workers} x {workers} + {batch % workers}); choose {_multiples(batch, workers)}",
         )

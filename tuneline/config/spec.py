@@ -57,7 +57,7 @@ class RunSpec(BaseModel):
     gpu_max_run_hours: float = _field(168.0, "Longest life of flex-start nodes.", "hours", gt=0, le=168)
     gpu_image: Text = _field("", "Container image of Ray head and workers, by digest; '' takes the engine's own.")
     gpu_nccl_check: bool = _field(True, "Measure all-reduce bandwidth before training and refuse a slow cluster.")
-    gpu_workers: int = _field(2, "Training processes, one GPU each where there are GPUs.", "processes", ge=1, le=64)
+    gpu_workers: int = _field(2, "Training processes of the trl engine; verl and nemo_rl use every GPU.", "processes", ge=1, le=64)
     gpu_ready_minutes: float = _field(5.0, "How long the Ray cluster may take to be ready.", "minutes", gt=0, le=240)
 
     model_id: Text = _field("tiny-qwen2", "Base model: tiny-qwen2 (made here), an absolute folder, or a Hugging Face id.")
@@ -71,22 +71,43 @@ class RunSpec(BaseModel):
     )
     data_seed: int = _field(0, "Seed of a data set that is made here: which prompts are held out.", ge=0, le=2**31 - 1)
 
-    train_engine: Literal["trl"] = _field("trl", "What trains.")
+    train_engine: Literal["trl", "verl", "nemo_rl"] = _field("trl", "What trains: trl (CPU or small), verl or nemo_rl (GPU nodes).")
+    train_engine_version: Text = _field("", "Version of verl or NeMo RL; '' takes 0.6.1 (0.9.1 on A4X) or v0.5.0.")
     train_steps: int = _field(100, "Optimizer steps.", "steps", ge=1, le=1_000_000)
     train_save_every: int = _field(50, "Steps between checkpoints; the last step is always saved.", "steps", ge=1, le=1_000_000)
     train_learning_rate: float = _field(1e-6, "Peak learning rate of AdamW.", "", gt=0, le=1)
     train_batch_size: int = _field(128, "Completions per step over all workers.", "completions", ge=2, le=1_048_576)
     train_group_size: int = _field(16, "Completions per prompt: the group whose mean is the baseline.", "completions", ge=2, le=1024)
+    train_mini_batch: int = _field(
+        0, "Completions per optimizer update; 0 for one update a step with all of them.", "completions", ge=0, le=1_048_576
+    )
+    train_micro_batch: int = _field(0, "Completions in one pass of a GPU; 0 chooses by their length.", "completions", ge=0, le=65_536)
+    train_tensor_parallel: int = _field(
+        1, "GPUs that share one copy of the model while generating, and in nemo_rl while training.", "GPUs", ge=1, le=72
+    )
+    train_generation_nodes: int = _field(0, "Nodes that only generate (nemo_rl); 0 generates where it trains.", "nodes", ge=0, le=71)
+    train_generation_memory: float = _field(0.6, "Part of a GPU's memory that generating may fill.", "", gt=0, le=0.95)
+    train_offload: bool = _field(False, "Keep weights and optimizer in CPU memory while generating.")
+    train_lora_rank: int = _field(0, "Rank of LoRA adapters; 0 trains every weight.", "", ge=0, le=512)
     train_prompt_tokens: int = _field(512, "Longest prompt; a longer one is refused before the first step.", "tokens", ge=1, le=1_048_576)
     train_response_tokens: int = _field(512, "Longest completion.", "tokens", ge=1, le=1_048_576)
     train_temperature: float = _field(1.0, "Sampling temperature of the rollouts.", "", gt=0, le=10)
     train_kl_coef: float = _field(0.0, "Weight of the KL term against the base model; 0 trains without a reference.", "", ge=0, le=10)
     train_reward: Text = _field("gsm8k", "Reward: gsm8k (number after ####), exact (whole answer), or module:function from train_code_uri.")
+    train_tools: Text = _field("", "Tool configuration (YAML) in train_code_uri that the model may call (verl); '' for none.")
+    train_agent_loop: Text = _field("", "Agent loop of user code (verl): FILE.yaml:NAME in train_code_uri; '' for verl's own.")
+    train_max_turns: int = _field(1, "Most answers of the model in one conversation.", "turns", ge=1, le=64)
+    train_extra: Text = _field("", "Further settings of the engine: KEY=VALUE separated by spaces; keys are checked.")
     train_code_uri: Text = _field("", "Absolute folder with user code, put on the path of every worker; '' for none.")
     train_seed: int = _field(0, "Seed of sampling and data order.", ge=0, le=2**31 - 1)
     train_attempts: int = _field(3, "Attempts of the training job before the run fails.", "attempts", ge=1, le=20)
     train_stall_minutes: float = _field(15.0, "Longest time without a new step before the job is stopped.", "minutes", gt=0, le=1440)
     train_deadline_hours: float = _field(120.0, "Longest time for training, all attempts together.", "hours", gt=0, le=160)
+    train_flat_steps: int = _field(
+        20, "Steps in a row without a difference between rewards before the job is stopped; 0 never stops it.", "steps", ge=0, le=1_000_000
+    )
+    train_min_entropy: float = _field(0.0, "Entropy of the policy below which the job is stopped; 0 never stops it.", "nats", ge=0, le=20)
+    train_wandb_secret: Text = _field("", "Secret Manager name of a Weights & Biases key; '' logs to the console and TensorBoard.")
     train_force: bool = _field(False, "Train again even where a complete checkpoint of the same training exists.")
 
     output_root: Text = _field("", "Where models, data, checkpoints, runs lie: gs://BUCKET[/FOLDER] on gke, else an absolute folder.")
@@ -127,7 +148,8 @@ class RunSpec(BaseModel):
                 name = str(item["loc"][0])
                 faulty.add(name)
                 faults.append(f"{name}={_shown(known[name])}: {_wanted(name, item['msg'])}")
-            spec = cls.model_construct(**{name: value for name, value in known.items() if name not in faulty})
+            # Converted like a valid set, so that rules compare numbers with numbers; a faulty one stands at its default.
+            spec = cls(**{name: value for name, value in known.items() if name not in faulty})
         faults += [fault for names, fault in rules.check(spec) if not faulty.intersection(names)]
         if faults:
             raise SpecError(faults)

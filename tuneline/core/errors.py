@@ -106,6 +106,12 @@ class JobDeadline(JobError):
     code = "TL402"
 
 
+class JobGuarded(JobError):
+    """A training job that was stopped because it learned nothing any more."""
+
+    code = "TL403"
+
+
 class CheckpointError(TunelineError):
     """A checkpoint that cannot be read, is not whole, or does not prove its own cover."""
 

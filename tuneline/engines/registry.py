@@ -7,6 +7,9 @@ from tuneline.engines.base import Engine
 
 def get_engine(name: str) -> Engine:
     """The engine that `train_engine` names; RunSpec has refused every other name."""
+    from tuneline.engines.nemo_rl import NemoRlEngine
     from tuneline.engines.trl import TrlEngine
+    from tuneline.engines.verl import VerlEngine
 
-    return {"trl": TrlEngine}[name]()
+    engines: dict[str, type[Engine]] = {"trl": TrlEngine, "verl": VerlEngine, "nemo_rl": NemoRlEngine}
+    return engines[name]()

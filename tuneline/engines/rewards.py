@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
-import re
 import reprlib
 import sys
 from collections.abc import Callable, Sequence
@@ -13,38 +12,10 @@ from pathlib import Path
 
 from tuneline.core.errors import JobError, StagingError
 from tuneline.core.names import sha256_text
+from tuneline.engines import scoring
+from tuneline.engines.scoring import NAMED
 
 Reward = Callable[[Sequence[str], Sequence[str]], list[float]]
-
-_NUMBER = re.compile(r"#### (-?[0-9.,]+)")
-
-
-def gsm8k(completions: Sequence[str], ground_truths: Sequence[str]) -> list[float]:
-    """1 where the last `#### n` of a completion is the ground truth's number, else 0.
-
-    A ground truth may be the bare number or a whole GSM8K rationale that ends in `#### n`.
-    """
-    return [
-        1.0 if (answer := _final_number(completion)) is not None and answer == _plain(_final_number(truth) or truth) else 0.0
-        for completion, truth in zip(completions, ground_truths, strict=True)
-    ]
-
-
-def _final_number(text: str) -> str | None:
-    found = _NUMBER.findall(text)
-    return _plain(found[-1]) if found else None
-
-
-def _plain(number: str) -> str:
-    return number.strip().replace(",", "").removesuffix(".")
-
-
-def exact(completions: Sequence[str], ground_truths: Sequence[str]) -> list[float]:
-    """1 where the whole completion, without white space around it, is the ground truth, else 0."""
-    return [1.0 if completion.strip() == truth.strip() else 0.0 for completion, truth in zip(completions, ground_truths, strict=True)]
-
-
-NAMED: dict[str, Reward] = {"gsm8k": gsm8k, "exact": exact}
 
 
 def load_reward(name: str, code_dir: str = "") -> Reward:
@@ -132,13 +103,13 @@ def checked(name: str, reward: Reward) -> Reward:
 
 
 def reward_digest(name: str, code_dir: str = "") -> str:
-    """sha256 of the reward's source: of this module for a named one, else of the module that holds it. 64 hex characters.
+    """sha256 of the reward's source: of scoring.py for a named one, else of the module that holds it. 64 hex characters.
 
     Raises:
         StagingError: As load_reward, without importing user code.
     """
     if name in NAMED:
-        return sha256_text(f"{name}\n{inspect.getsource(sys.modules[__name__])}")
+        return sha256_text(f"{name}\n{inspect.getsource(scoring)}")
     relative = Path(*name.partition(":")[0].split("."))
     for candidate in (relative.with_suffix(".py"), relative / "__init__.py"):
         path = Path(code_dir) / candidate

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -12,10 +14,11 @@ from typing import Any
 
 from tuneline.config.spec import RunSpec
 from tuneline.core.names import canonical_json, sha256_text
-from tuneline.engines import metrics
-from tuneline.engines.base import Checkpoint, JobRequest, TrainingInputs
+from tuneline.engines import listing, metrics
+from tuneline.engines.base import Checkpoint, Follow, JobRequest, TrainingInputs
 
 MARKER = "complete.json"
+_STEP = re.compile(r"(?P<folder>[^/]+/step_\d+)/(?P<rest>.+)")
 
 #: What an attempt's environment sets. One thread a worker: the workers are the parallelism.
 ENVIRONMENT = {
@@ -35,7 +38,7 @@ ENVIRONMENT = {
     "TORCH_CPP_LOG_LEVEL": "ERROR",
 }
 #: Modules whose text decides what is computed.
-_SOURCES = ("trl_worker.py", "trl_loop.py", "trl_checkpoint.py", "process_group.py", "trl.py", "rewards.py", "schedule.py")
+_SOURCES = ("trl_worker.py", "trl_loop.py", "trl_checkpoint.py", "process_group.py", "trl.py", "rewards.py", "scoring.py", "schedule.py")
 _PACKAGES = ("torch", "trl", "transformers", "accelerate", "ray")
 
 
@@ -43,6 +46,7 @@ class TrlEngine:
     """GRPO with TRL's GRPOTrainer; checkpoints are DCP, `step_<N>` below each attempt's folder."""
 
     name = "trl"
+    metrics_in_log = False
 
     def build_job(self, spec: RunSpec, inputs: TrainingInputs) -> JobRequest:
         """The job of one attempt; writes nothing."""
@@ -57,10 +61,29 @@ class TrlEngine:
         """One dict a step from the lines of `metrics.jsonl`."""
         return metrics.parse(lines)
 
+    def follow(self, start: int = 0) -> Follow:
+        """Its lines stand for themselves."""
+        return metrics.parse
+
     def find_checkpoints(self, root: str) -> list[Checkpoint]:
         """Every `<attempt>/step_<N>` below `root`, oldest step first; of equal steps a complete one comes last."""
-        found = [_inspect(folder) for folder in Path(root).glob("*/step_*") if folder.is_dir() and folder.name[5:].isdigit()]
-        return sorted(found, key=lambda checkpoint: (checkpoint.step, checkpoint.complete, checkpoint.path))
+        return self.inspect_checkpoints(root, *listing.folder(root))
+
+    def inspect_checkpoints(self, root: str, files: Mapping[str, int], read: Callable[[str], str]) -> list[Checkpoint]:
+        """The same from a listing."""
+        folders: dict[str, dict[str, int]] = defaultdict(dict)
+        for path, size in files.items():
+            if found := _STEP.fullmatch(path):
+                folders[found["folder"]][found["rest"]] = size
+        checkpoints = [
+            _inspect(f"{root}/{folder}", content, lambda path, folder=folder: read(f"{folder}/{path}"))  # type: ignore[misc]
+            for folder, content in folders.items()
+        ]
+        return sorted(checkpoints, key=lambda checkpoint: (checkpoint.step, checkpoint.complete, checkpoint.path))
+
+    def why_not_resume(self, spec: RunSpec, checkpoint: Checkpoint) -> str:
+        """DCP is resharded to any number of workers."""
+        return ""
 
     def expected_final_step(self, spec: RunSpec) -> int:
         """TRL counts optimizer steps, as train_steps does."""
@@ -73,21 +96,21 @@ class TrlEngine:
         return sha256_text(canonical_json({"sources": sources, "packages": {name: version(name) for name in _PACKAGES}}))
 
 
-def _inspect(folder: Path) -> Checkpoint:
-    step = int(folder.name[5:])
+def _inspect(path: str, content: Mapping[str, int], read: Callable[[str], str]) -> Checkpoint:
+    step = int(path.rpartition("_")[2])
+    if MARKER not in content:
+        return Checkpoint(step, path, complete=False, fault=f"no {MARKER}: it was not finished")
     try:
-        marker = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+        marker = json.loads(read(MARKER))
         world_size, files = int(marker["world_size"]), {str(name): int(size) for name, size in marker["files"].items()}
         marked_step = int(marker["step"])
-    except FileNotFoundError:
-        return Checkpoint(step, str(folder), complete=False, fault=f"no {MARKER}: it was not finished")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        return Checkpoint(step, str(folder), complete=False, fault=f"{MARKER} cannot be read: {type(error).__name__}: {error}")
-    fault = _fault(folder, step, marked_step, world_size, files)
-    return Checkpoint(step, str(folder), complete=not fault, fault=fault, world_size=world_size)
+        return Checkpoint(step, path, complete=False, fault=f"{MARKER} cannot be read: {type(error).__name__}: {error}")
+    fault = _fault(content, step, marked_step, world_size, files)
+    return Checkpoint(step, path, complete=not fault, fault=fault, world_size=world_size)
 
 
-def _fault(folder: Path, step: int, marked_step: int, world_size: int, files: dict[str, int]) -> str:
+def _fault(content: Mapping[str, int], step: int, marked_step: int, world_size: int, files: dict[str, int]) -> str:
     if marked_step != step:
         return f"{MARKER} names step {marked_step}"
     for part in ("weights", "optimizer"):
@@ -97,11 +120,10 @@ def _fault(folder: Path, step: int, marked_step: int, world_size: int, files: di
         if len(shards) != world_size:
             return f"{MARKER} names {len(shards)} {part} shards for {world_size} ranks"
     for name, size in sorted(files.items()):
-        path = folder / name
-        if not path.is_file():
+        if name not in content:
             return f"{name} is missing"
-        if path.stat().st_size != size:
-            return f"{name} has {path.stat().st_size} bytes, not {size}"
+        if content[name] != size:
+            return f"{name} has {content[name]} bytes, not {size}"
         if size == 0:
             return f"{name} is empty"
     return ""

@@ -92,8 +92,15 @@ class Attempts:
         return _final(self._checkpoints(), self._engine.expected_final_step(self._spec))
 
     def newest(self) -> Checkpoint | None:
-        """The newest complete checkpoint to resume from, over all attempts that may be used."""
-        return next((checkpoint for checkpoint in reversed(self._checkpoints()) if checkpoint.complete), None)
+        """The newest complete checkpoint that this spec can resume from, over all attempts that may be used."""
+        return next(
+            (
+                checkpoint
+                for checkpoint in reversed(self._checkpoints())
+                if checkpoint.complete and not self._engine.why_not_resume(self._spec, checkpoint)
+            ),
+            None,
+        )
 
     def _checkpoints(self) -> list[Checkpoint]:
         root = Path(self._store.checkpoints(self._key))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -19,22 +20,30 @@ class Progress:
     """Reads new metrics at each call and returns the last step.
 
     Args:
-        metrics: The attempt's metrics file, one JSON object a line; may not exist yet.
+        metrics: The file with the attempt's metrics, which may not exist yet: the engine's own, or the saved log of its job.
         total: Steps of the whole training.
         step: The step that the attempt starts from.
+        series: Where rows that come from a log are kept, one JSON object a line; None where the engine writes them itself.
     """
 
-    def __init__(self, engine: Engine, metrics: Path, *, total: int, step: int = 0, clock: Clock = SYSTEM) -> None:
-        self._engine, self._metrics, self._total, self._clock = engine, metrics, total, clock
+    def __init__(
+        self, engine: Engine, metrics: Path, *, total: int, step: int = 0, series: Path | None = None, clock: Clock = SYSTEM
+    ) -> None:
+        self._follow, self._metrics, self._total, self._series, self._clock = engine.follow(step), metrics, total, series, clock
         self.step = step
+        #: Row of each step so far, by step.
+        self.rows: dict[int, dict[str, Any]] = {}
         self._position = 0
         self._seconds: deque[float] = deque(maxlen=_RECENT_STEPS)
         self._last: tuple[int, float] | None = None
 
     def __call__(self) -> int:
-        rows = self._engine.parse_metrics(self._new_lines())
+        rows = self._follow(self._new_lines())
         for row in rows:
             self._take(row)
+        if rows and self._series:
+            with open(self._series, "a", encoding="utf-8") as series:
+                series.writelines(json.dumps(row, sort_keys=True) + "\n" for row in rows)
         # A task that re-attaches tells again what its forerunner told; the reader of events goes by the step.
         for row in rows[-_MOST_EVENTS:]:
             event("progress", **self._fields(row))
@@ -60,6 +69,7 @@ class Progress:
         elif self._last is not None and step > self._last[0]:
             self._seconds.append((now - self._last[1]) / (step - self._last[0]))
         self._last = (step, now)
+        self.rows[step] = row
         self.step = max(self.step, step)
 
     def _fields(self, row: dict[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ def watch(
     deadline: Deadline,
     on_log: Callable[[str], None],
     log_offset: int = 0,
+    guard: Callable[[], JobError | None] = lambda: None,
     clock: Clock = SYSTEM,
     poll_seconds: float = 1.0,
 ) -> JobStatus:
@@ -31,10 +32,12 @@ def watch(
         progress: The last training step known; called once a poll.
         stall_seconds: Longest time without a new step, waiting for a place in the cluster included.
         on_log: Takes the log text as it comes, from `log_offset` (characters) on, each character once.
+        guard: Why the job must not go on, None while it may; asked after each `progress`.
 
     Raises:
         JobStalled: No new step for `stall_seconds`; the job is stopped.
         JobDeadline: The deadline passed; the job is stopped.
+        JobError: What `guard` returned; the job is stopped.
     """
     log = _Log(runner, name, on_log, log_offset)
     step, moved = progress(), clock.monotonic()
@@ -47,7 +50,7 @@ def watch(
             return status
         if latest != step:
             step, moved = latest, clock.monotonic()
-        if limit := _limit(name, status, step, clock.monotonic() - moved, stall_seconds, deadline):
+        if limit := guard() or _limit(name, status, step, clock.monotonic() - moved, stall_seconds, deadline):
             runner.stop(name)
             log.pump()
             if (status := runner.status(name)).state is JobState.SUCCEEDED:

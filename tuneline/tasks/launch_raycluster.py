@@ -9,6 +9,7 @@ from tuneline.config.store import Store
 from tuneline.core.clock import SYSTEM, Clock
 from tuneline.core.errors import TunelineError
 from tuneline.core.log import get_logger
+from tuneline.engines import fit
 from tuneline.engines.base import Engine
 from tuneline.engines.registry import get_engine
 from tuneline.rayjobs.attempts import final_checkpoint
@@ -25,9 +26,15 @@ _log = get_logger("launch_raycluster")
 
 
 def run(spec_json: str, job_name: str, model: Artifact, dataset: Artifact, code: Artifact, *, clock: Clock = SYSTEM) -> str:
-    """Prove the staged inputs, then bring up Ray where this training needs it. Returns the training key."""
+    """Prove the staged inputs, then bring up Ray where this training needs it. Returns the training key.
+
+    Raises:
+        SpecError: The model does not fit into the GPUs' memory: none is bought.
+    """
     with running_spec("launch_raycluster", spec_json, job_name, clock=clock) as (task, spec):
         staged, engine = training.take_staged(task, model, dataset, code), get_engine(spec.train_engine)
+        if spec.train_engine != "trl" and (config := task.documents.read(f"{staged.base.uri}/config.json")):
+            fit.require(spec, config)
         key = training.key_of(spec, engine, staged)
         training.write_description(task.documents, task.store.training_description(key), training.describe(spec, key, staged, clock=clock))
         if task.site:

@@ -12,9 +12,10 @@ from typing import NamedTuple
 from tuneline.config.spec import RunSpec
 from tuneline.config.store import Store
 from tuneline.core.clock import SYSTEM, Clock
-from tuneline.core.errors import ClusterError, JobDeadline, JobError, JobStalled
+from tuneline.core.errors import ClusterError, JobDeadline, JobError, JobGuarded, JobStalled
 from tuneline.core.files import read_json
 from tuneline.core.log import get_logger
+from tuneline.engines import guards
 from tuneline.engines.base import Checkpoint, Engine, TrainingInputs
 from tuneline.engines.registry import get_engine
 from tuneline.rayjobs.attempts import Attempts
@@ -93,6 +94,7 @@ def train(
 
     Raises:
         JobError: All attempts failed (JobStalled where the last one stalled), or the job ended well short of the last step.
+        JobGuarded: A guard stopped the job; its newest checkpoint is kept.
         JobDeadline: train_deadline_hours passed, over all attempts and retries of this task.
         ClusterError: No Ray head came up.
     """
@@ -179,29 +181,44 @@ class _Training:
             return _Stalled(JobState.STOPPED, reason)
         if runner is None:
             return JobStatus(JobState.HEAD_LOST, "the Ray head is gone")
-        log = self.attempts.log(number)
-        newest = self.attempts.newest()
+        log, directory = self.attempts.log(number), self.attempts.directory(number)
+        newest, in_log = self.attempts.newest(), self.engine.metrics_in_log
+        progress = Progress(
+            self.engine,
+            log.path if in_log else directory / METRICS_FILE,
+            total=self.engine.expected_final_step(self.spec),
+            step=newest.step if newest else 0,
+            series=directory / METRICS_FILE if in_log else None,
+            clock=self.clock,
+        )
+        limits = guards.Limits.of(self.spec)
         _log.info("watching job %s; its log: %s", self.attempts.name(number), log.path)
         try:
             return watch(
                 runner,
                 self.attempts.name(number),
-                progress=Progress(
-                    self.engine,
-                    self.attempts.directory(number) / METRICS_FILE,
-                    total=self.engine.expected_final_step(self.spec),
-                    step=newest.step if newest else 0,
-                    clock=self.clock,
-                ),
+                progress=progress,
                 stall_seconds=self.spec.train_stall_minutes * 60,
                 deadline=self.attempts.deadline,
                 on_log=log.append,
                 log_offset=log.offset,
+                guard=lambda: self._guard(number, guards.check(list(progress.rows.values()), limits)),
                 clock=self.clock,
             )
         except JobStalled as stall:
             self.attempts.note_stall(number, stall.message)
             return _Stalled(JobState.STOPPED, stall.message)
+
+    def _guard(self, number: int, trip: guards.Trip | None) -> JobGuarded | None:
+        """The error of a guard that tripped: another attempt would only do the same again."""
+        if trip is None:
+            return None
+        newest = self.attempts.newest()
+        return JobGuarded(
+            f"job {self.attempts.name(number)} was stopped ({trip.reason}): {trip.message}",
+            found=f"{trip.found}; newest complete checkpoint: {f'step {newest.step}' if newest else 'none'}",
+            next_move=trip.next_move,
+        )
 
     def _short(self, number: int) -> JobError:
         newest = self.attempts.newest()

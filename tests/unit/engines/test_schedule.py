@@ -6,13 +6,14 @@ from collections import Counter
 from itertools import islice
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuneline.core.errors import StagingError
 from tuneline.engines.schedule import MICRO_BATCH_TOKENS, accumulation, prompts_of_steps, refuse_long_prompts
 
 
+@settings(deadline=None)
 @given(rows=st.integers(1, 50), prompts=st.integers(1, 40), steps=st.integers(1, 20), seed=st.integers(0, 3))
 def test_every_row_is_as_often_used_as_every_other(rows: int, prompts: int, steps: int, seed: int) -> None:
     chosen = list(prompts_of_steps(rows=rows, prompts=prompts, steps=steps, seed=seed))
@@ -22,6 +23,7 @@ def test_every_row_is_as_often_used_as_every_other(rows: int, prompts: int, step
     assert max(counts.values()) - min(counts[row] for row in range(rows)) <= 1
 
 
+@settings(deadline=None)
 @given(steps=st.integers(1, 30), more=st.integers(0, 30))
 def test_a_steps_prompts_do_not_depend_on_how_many_follow(steps: int, more: int) -> None:
     short = prompts_of_steps(rows=13, prompts=5, steps=steps, seed=7)
@@ -34,6 +36,7 @@ def test_the_seed_and_the_pass_decide_the_order() -> None:
     assert next(prompts_of_steps(rows=30, prompts=30, steps=1, seed=1)) != first
 
 
+@settings(deadline=None)
 @given(completions=st.integers(1, 600), tokens=st.integers(1, 40_000))
 def test_micro_batches_are_equal_fit_and_are_as_few_as_can_be(completions: int, tokens: int) -> None:
     pieces = accumulation(completions, tokens)

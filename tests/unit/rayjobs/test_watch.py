@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.fakes.rayjobs import FakeClock, FakeRunner
 from tuneline.core.clock import Deadline
-from tuneline.core.errors import JobDeadline, JobStalled
+from tuneline.core.errors import JobDeadline, JobError, JobGuarded, JobStalled
 from tuneline.rayjobs.base import JobState, JobStatus
 from tuneline.rayjobs.watch import watch
 
@@ -33,7 +35,9 @@ class Watched:
     def take(self, text: str) -> None:
         self.text += text
 
-    def run(self, stall: float = 60, hours: float = 10, log_offset: int = 0) -> JobStatus:
+    def run(
+        self, stall: float = 60, hours: float = 10, log_offset: int = 0, guard: Callable[[], JobError | None] = lambda: None
+    ) -> JobStatus:
         return watch(
             self.runner,
             NAME,
@@ -42,6 +46,7 @@ class Watched:
             deadline=Deadline.after(self.clock, hours * 3600),
             on_log=self.take,
             log_offset=log_offset,
+            guard=guard,
             clock=self.clock,
         )
 
@@ -147,3 +152,13 @@ def test_a_job_that_succeeds_while_it_is_stopped_has_succeeded() -> None:
     watched = Watched()
     watched.runner.state_after_stop = JobState.SUCCEEDED
     assert watched.run(stall=10).state is JobState.SUCCEEDED
+
+
+def test_a_guard_stops_the_job() -> None:
+    watched = Watched()
+    for second in range(1, 9):
+        watched.steps(second)
+    with pytest.raises(JobGuarded, match="flat"):
+        watched.run(guard=lambda: JobGuarded("flat") if watched.step == 5 else None)
+    assert watched.step == 5
+    assert watched.runner.stopped == [NAME]

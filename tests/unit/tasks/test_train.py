@@ -9,8 +9,9 @@ from tests.fakes.rayjobs import FakeClock, FakeCluster, FakeEngine, FakeRunner, 
 from tuneline.config.spec import RunSpec
 from tuneline.config.store import Store
 from tuneline.core.clock import Deadline
-from tuneline.core.errors import ClusterError, JobDeadline, JobError, JobStalled
-from tuneline.engines.base import Checkpoint, TrainingInputs
+from tuneline.core.errors import ClusterError, JobDeadline, JobError, JobGuarded, JobStalled
+from tuneline.engines import metrics, verl_log
+from tuneline.engines.base import Checkpoint, Follow, TrainingInputs
 from tuneline.rayjobs.attempts import Attempts
 from tuneline.rayjobs.base import JobState, JobStatus
 from tuneline.rayjobs.lock import WriterLock
@@ -205,6 +206,36 @@ def test_a_stall_in_the_last_attempt_is_told_as_one(room: Room) -> None:
         with pytest.raises(JobStalled, match="no new step for 10"):
             room.train(train_attempts=1)
     assert room.submitted == ["tlaaa-a1"]
+
+
+def prints(lines: list[str]) -> Act:
+    def act(runner: FakeRunner, name: str) -> None:
+        runner.output[name] = "\n".join(lines) + "\n"
+
+    return act
+
+
+class PrintingEngine(FakeEngine):
+    """Metrics in the log, as verl's are."""
+
+    metrics_in_log = True
+
+    def follow(self, start: int = 0) -> Follow:
+        return verl_log.Follower()
+
+
+def test_a_guard_ends_the_training_and_keeps_the_checkpoint_and_the_series(room: Room) -> None:
+    room.engine = PrintingEngine()
+    write_checkpoint(room.folder("tlbbb-a1"), 10)
+    line = "(TaskRunner pid=1) step:{} - critic/score/mean:0.0 - critic/score/max:0.0 - critic/score/min:0.0"
+    room.acts = [prints([line.format(step) for step in range(11, 17)])]
+    with pytest.raises(JobGuarded, match=r"tlaaa-a1 was stopped \(flat-reward\).*same reward for 6 steps") as raised:
+        room.train(train_flat_steps=5)
+    assert "newest complete checkpoint: step 10" in raised.value.found
+    assert room.runners[0].stopped == ["tlaaa-a1"]
+    assert room.submitted == ["tlaaa-a1"]
+    series = metrics.read_series(room.folder("tlaaa-a1").parent)
+    assert [(row["step"], row["reward_mean"]) for row in series] == [(step, 0.0) for step in range(11, 17)]
 
 
 def test_success_short_of_the_plan_is_an_error(room: Room) -> None:
